@@ -1,0 +1,156 @@
+"""The vocabulary: what engines say (facts), what the sidecar answers (replies), what decode is owed (notices).
+
+Values only. A *room* is sglang's `bootstrap_room`, which is reused; a *life* is one use of it at one rank. Lives are numbered by
+the rank's process, always upwards, so (process, room, life) names one request at one rank for good.
+"""
+
+import enum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+PROTOCOL = 1
+"""Version of the stream between hooks and sidecar. A reader refuses other versions by name."""
+
+ROOM_LIMIT = 2**63
+"""sglang draws `bootstrap_room` below this."""
+
+
+class DecodeEndpoint(Struct, frozen=True, array_like=True, order=True):
+    """Where one decode rank listens for status messages (sglang `TransferInfo.endpoint`, `dst_port`)."""
+
+    host: str
+    port: int
+
+
+class TerminalStatus(enum.Enum):
+    """The two ends of a life (sglang `KVPoll.Failed`, `KVPoll.Success`)."""
+
+    FAILED = "failed"
+    SUCCESS = "success"
+
+
+class Hello(Struct, frozen=True, array_like=True, tag="hello"):
+    """First frame of every stream: who speaks. `process` is drawn once per rank process and survives reconnects.
+
+    `engine` is equal for all ranks of one server on a host. `prefill_rank` is sglang's `prefill_unique_rank`.
+    `hooks` holds the verdict for each hook point, because sglang only logs a hook that did not apply.
+    `record_ttl_s` is max(bootstrap timeout, waiting timeout, 300).
+    """
+
+    protocol: int
+    process: str
+    engine: str
+    role: str
+    prefill_rank: int
+    tp_rank: int
+    pp_rank: int
+    dp_rank: int
+    pid: int
+    sglang: str
+    backend: str
+    record_ttl_s: float
+    hooks: dict[str, str]
+
+
+class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):
+    """A sender was made for the room (`CommonKVSender.__init__`): older lives may no longer be used against it."""
+
+    seq: int
+    room: int
+    life: int
+
+
+class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake"):
+    """A non-dummy decode endpoint sent its metadata for the room, before or after that life ended."""
+
+    seq: int
+    room: int
+    life: int
+    endpoint: DecodeEndpoint
+    session: str
+
+
+class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded"):
+    """The life ended at this rank. `at_s` is the host's monotonic clock.
+
+    FAILED and `drained`: this rank writes nothing more for it, so decode may be told. FAILED and not `drained`: the drain timeout
+    passed first; only a decode that holds its pages itself may be told.
+    """
+
+    seq: int
+    room: int
+    life: int
+    status: TerminalStatus
+    cause: str
+    drained: bool
+    at_s: float
+
+
+class DecodeAborted(Struct, frozen=True, array_like=True, tag="aborted"):
+    """Decode's own ABORT for the room arrived at prefill: that endpoint has given this life up and is owed nothing."""
+
+    seq: int
+    room: int
+    life: int
+    endpoint: DecodeEndpoint
+
+
+class DecodeRegistered(Struct, frozen=True, array_like=True, tag="registered"):
+    """Decode registered its KV buffers (`KVArgsRegisterInfo`). A new `session` at a known endpoint is a restarted decode.
+
+    `frames` is the length of the message, by which sglang versions differ.
+    """
+
+    seq: int
+    endpoint: DecodeEndpoint
+    session: str
+    frames: int
+
+
+class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
+    """The rank ends in order; the end of its stream is no news."""
+
+    seq: int
+
+
+Fact: TypeAlias = RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeRegistered | Goodbye
+Upward: TypeAlias = Hello | Fact
+
+
+class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
+    """Answer to a hello. A new `epoch` is a new sidecar: it knows nothing yet and is sent what still lives."""
+
+    protocol: int
+    epoch: str
+
+
+class Accepted(Struct, frozen=True, array_like=True, tag="accepted"):
+    """Every fact up to and including `seq` is held by the sidecar."""
+
+    seq: int
+
+
+class Settled(Struct, frozen=True, array_like=True, tag="settled"):
+    """The endpoint is owed nothing more for that life: a successor need not be told of it."""
+
+    room: int
+    life: int
+    endpoint: DecodeEndpoint
+
+
+class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
+    """The stream is not served. `reason` says what was wrong and what to do; the stream is closed after it."""
+
+    reason: str
+
+
+Reply: TypeAlias = Welcome | Accepted | Settled | Refusal
+
+
+class Notice(Struct, frozen=True):
+    """What decode gets: `room` failed at `prefill_rank`. `cause` travels only where the wire can take it."""
+
+    room: int
+    prefill_rank: int
+    cause: str

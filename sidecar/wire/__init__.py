@@ -1,0 +1,1 @@
+"""Codecs between bytes and the values of `sidecar.model`. Pure."""
