@@ -1,0 +1,297 @@
+"""One stream to the sidecar: facts out, replies in. Nothing here waits in the caller's thread.
+
+A fact is queued under the rank's lock by whoever has it and sent by a non-blocking attempt of that same thread;
+only what the kernel does not take at once is left to the emitter thread, which would get the GIL late while the
+scheduler computes.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from sglang_hooks.contain import note_fault
+from sidecar.errors import WireError
+from sidecar.model import PROTOCOL, Accepted, Fact, Hello, Refusal, Reply, Settled, Welcome
+from sidecar.wire.ingress import FrameReader, encode, reply_reader
+
+logger = logging.getLogger("pd_sidecar")
+
+UNSENT_LIMIT = 32_768
+"""Facts queued for a sidecar that does not read. Beyond it the stream is given up, and the replay on the next one
+makes good."""
+
+BATCH_FRAMES = 256
+RECEIVE_BYTES = 65_536
+WELCOME_LIMIT_S = 5.0
+RETRY_FIRST_S = 0.05
+RETRY_LAST_S = 2.0
+PATIENCE_TRIES = 12  # about 15 s
+
+
+class Source(Protocol):
+    """What the emitter asks of its rank."""
+
+    def hello(self) -> Hello: ...
+
+    def replay(self) -> Iterable[Fact]:
+        """All that still lives, oldest first. Called with the lock held."""
+
+    def settled(self, reply: Settled) -> None: ...
+
+
+@dataclass
+class Traffic:
+    """Plain counters; `last_failure` is why there is no stream now, empty while there is one."""
+
+    connected: bool = False
+    connects: int = 0
+    failures: int = 0
+    last_failure: str = "not tried yet"
+    facts_sent: int = 0
+    facts_dropped: int = 0
+    facts_replayed: int = 0
+    accepted_seq: int = 0
+    refusals: int = 0
+
+
+class Emitter:
+    def __init__(self, *, path: str, source: Source, lock: threading.Lock, on_absent: Callable[[], str | None]) -> None:
+        """`lock` guards the queue and is the rank's. `on_absent` is called when nobody serves `path`; it may start
+        a sidecar and answers why it could not."""
+        self.traffic = Traffic()
+        self._path = path
+        self._source = source
+        self._lock = lock
+        self._on_absent = on_absent
+        self._unsent: deque[bytes] = deque()
+        self._sending = threading.Lock()
+        self._part = b""
+        self._socket: socket.socket | None = None
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._given_up = False
+        self._overflowed = False
+        self._unsent_limit = UNSENT_LIMIT
+        self._complained = False
+        self._failures_in_a_row = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pd-sidecar-emitter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, *, limit_s: float) -> None:
+        self._stopping.set()
+        self._wake()
+        self._thread.join(limit_s)
+
+    def post(self, fact: Fact) -> None:
+        """Queues a fact. The caller holds the lock; it calls `flush` after it has let go."""
+        if self._socket is None or self._overflowed:
+            return  # the replay that opens the next stream says it
+        if len(self._unsent) >= self._unsent_limit:
+            self._overflowed = True
+            self.traffic.facts_dropped += len(self._unsent) + 1
+            self._unsent.clear()
+            self._wake()
+            return
+        self._unsent.append(encode(fact))
+
+    def flush(self) -> None:
+        """Sends what the kernel takes now. Any thread; never blocks: whoever finds another thread sending leaves it
+        to that one, which looks again after it has let go."""
+        while self._unsent or self._part:
+            if not self._sending.acquire(blocking=False):
+                return
+            try:
+                took_all = self._send_some()
+            finally:
+                self._sending.release()
+            if not took_all:
+                self._wake()
+                return
+
+    def _send_some(self) -> bool:
+        stream = self._socket
+        if stream is None:
+            return False
+        while True:
+            if not self._part:
+                self._part = self._next_batch()
+                if not self._part:
+                    return True
+            try:
+                sent = stream.send(self._part, socket.MSG_NOSIGNAL)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError as error:
+                self._given_up = True
+                self.traffic.last_failure = f"the stream broke: {error}"
+                return False
+            self._part = self._part[sent:]
+
+    def _next_batch(self) -> bytes:
+        frames: list[bytes] = []
+        while len(frames) < BATCH_FRAMES:
+            try:
+                frames.append(self._unsent.popleft())
+            except IndexError:
+                break
+        self.traffic.facts_sent += len(frames)
+        return b"".join(frames)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # full: it is awake already
+            os.write(self._wake_write, b"\0")
+
+    def _run(self) -> None:
+        delay_s = RETRY_FIRST_S
+        while not self._stopping.is_set():
+            served = False
+            try:
+                served = self._serve_one_stream()
+            except Exception:
+                note_fault("Emitter._run")
+            self.traffic.connected = False
+            delay_s = RETRY_FIRST_S if served else min(delay_s * 2, RETRY_LAST_S)
+            self._stopping.wait(delay_s)
+
+    def _serve_one_stream(self) -> bool:
+        """Connects, replays and serves until the stream ends. Answers whether a sidecar welcomed us."""
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            stream.settimeout(WELCOME_LIMIT_S)
+            reader = reply_reader()
+            try:
+                stream.connect(self._path)
+                stream.sendall(encode(self._source.hello()))
+                early = self._await_welcome(stream, reader)
+            except (OSError, WireError) as error:
+                self._failed(error)
+                return False
+            stream.setblocking(False)
+            self._open_stream(stream)
+            for reply in early:
+                self._handle(reply)
+            self._serve(stream, reader)
+            return True
+        finally:
+            with self._lock:
+                self._socket = None
+            with self._sending:
+                stream.close()
+
+    def _failed(self, error: Exception) -> None:
+        """Counts a failed try. It is told in the log once for each outage; a sidecar that was just started is given
+        time first."""
+        absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
+        why_not_started = self._on_absent() if absent else None
+        reason = str(error) if why_not_started is None else f"{error}; {why_not_started}"
+        self.traffic.failures += 1
+        self.traffic.last_failure = reason
+        self._failures_in_a_row += 1
+        is_starting = absent and why_not_started is None and self._failures_in_a_row < PATIENCE_TRIES
+        if self._complained or is_starting:
+            return
+        self._complained = True
+        logger.warning(
+            "pd-sidecar: no sidecar at %s (%s). The engine serves as stock sglang does: decode is not told when prefill gives a "
+            "request up. Trying again quietly.",
+            self._path,
+            reason,
+        )
+
+    def _await_welcome(self, stream: socket.socket, reader: FrameReader[Reply]) -> list[Reply]:
+        while True:
+            received = stream.recv(RECEIVE_BYTES)
+            if not received:
+                raise WireError("the sidecar closed the stream before its welcome")
+            replies = list(reader.feed(received))
+            match replies:
+                case [Welcome(protocol=protocol), *rest]:
+                    if protocol != PROTOCOL:
+                        raise WireError(
+                            f"the sidecar speaks protocol {protocol}, this plugin {PROTOCOL}: upgrade the older one"
+                        )
+                    return rest
+                case [Refusal(reason=reason), *_]:
+                    self.traffic.refusals += 1
+                    raise WireError(f"the sidecar refused: {reason}")
+                case []:
+                    continue
+                case _:
+                    raise WireError("the sidecar's first word was no welcome")
+
+    def _open_stream(self, stream: socket.socket) -> None:
+        with self._lock:
+            self._unsent.clear()
+            self._part = b""
+            self._given_up = self._overflowed = False
+            self._socket = stream
+            replayed = 0
+            for fact in self._source.replay():
+                self._unsent.append(encode(fact))
+                replayed += 1
+            self._unsent_limit = UNSENT_LIMIT + replayed
+        self.traffic.facts_replayed += replayed
+        self.traffic.connects += 1
+        self.traffic.connected = True
+        self.traffic.last_failure = ""
+        self._complained = False
+        self._failures_in_a_row = 0
+        logger.info("pd-sidecar: connected to the sidecar at %s, %d facts replayed", self._path, replayed)
+        self.flush()
+
+    def _serve(self, stream: socket.socket, reader: FrameReader[Reply]) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        while not (self._stopping.is_set() or self._given_up or self._overflowed):
+            wanted = select.POLLIN | (select.POLLOUT if self._unsent or self._part else 0)
+            poll.register(stream, wanted)
+            for descriptor, events in poll.poll():
+                if descriptor == self._wake_read:
+                    self._drain_wakes()
+                elif events & ~select.POLLOUT and not self._receive(stream, reader):
+                    return
+            self.flush()
+
+    def _drain_wakes(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4096)
+
+    def _receive(self, stream: socket.socket, reader: FrameReader[Reply]) -> bool:
+        try:
+            received = stream.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError as error:
+            self.traffic.last_failure = f"the stream broke: {error}"
+            return False
+        if not received:
+            self.traffic.last_failure = "the sidecar closed the stream"
+            return False
+        try:
+            for reply in reader.feed(received):
+                self._handle(reply)
+        except WireError as error:
+            self.traffic.last_failure = str(error)
+            return False
+        return True
+
+    def _handle(self, reply: Reply) -> None:
+        match reply:
+            case Accepted(seq=seq):
+                self.traffic.accepted_seq = seq
+            case Settled():
+                self._source.settled(reply)
+            case Refusal(reason=reason):
+                self.traffic.refusals += 1
+                self.traffic.last_failure = reason
+            case Welcome():
+                pass

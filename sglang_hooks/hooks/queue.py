@@ -1,0 +1,54 @@
+"""Hooks on sglang's `FastQueue`, the one way from the scheduler to the transfer workers: they count what is being
+written."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from sglang_hooks.contain import contained
+from sglang_hooks.lives import Life
+from sglang_hooks.rank import Rank
+
+LIFE_ATTRIBUTE = "_pd_sidecar_life"
+
+
+class ChunkCount:
+    """Counts a chunk when it is put, and as finished when the worker that took it comes back for the next.
+
+    A worker is serial, so coming back proves that the chunk before was written, failed or skipped, and its status
+    pushed. A worker that died leaves the count open for good: the drain timeout decides then.
+    """
+
+    def __init__(self, rank: Callable[[], Rank | None]) -> None:
+        self._rank = rank
+        self._worker = threading.local()
+
+    def around_put(self, original: Callable[..., None], queue: Any, item: Any) -> None:
+        self._count(item)
+        original(queue, item)
+
+    def around_get(self, original: Callable[..., Any], queue: Any) -> Any:
+        self._finish_last()
+        item = original(queue)
+        self._worker.chunk = item
+        return item
+
+    @contained(otherwise=None)
+    def _count(self, item: Any) -> None:
+        rank = self._rank()
+        room = getattr(item, "room", None)  # None is sglang's sentinel for teardown
+        if rank is None or room is None:
+            return
+        life = rank.chunk_put(room)
+        if life is not None:
+            setattr(item, LIFE_ATTRIBUTE, life)
+
+    @contained(otherwise=None)
+    def _finish_last(self) -> None:
+        chunk = getattr(self._worker, "chunk", None)
+        self._worker.chunk = None
+        life: Life | None = getattr(chunk, LIFE_ATTRIBUTE, None)
+        rank = self._rank()
+        if life is not None and rank is not None:
+            delattr(chunk, LIFE_ATTRIBUTE)
+            rank.chunk_finished(life)

@@ -1,0 +1,274 @@
+"""Hooks on sglang's `Scheduler` in the prefill role: the ends that stock forgets, and the agreed end of those it
+does not.
+
+Membership of the inflight queue changes only on facts that all ranks share: the broadcast abort, or a reduced poll.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from sglang_hooks.compat import EngineParts
+from sglang_hooks.contain import contained
+from sglang_hooks.hooks.agreement import FAILED, EndingPoller, settle_verdict
+from sglang_hooks.hooks.manager import rank_of
+from sglang_hooks.hooks.sender import drop_remains, end_and_purge, life_of, nothing_was_sent
+from sglang_hooks.lives import Life
+from sglang_hooks.rank import Rank
+
+ABORTED = "Aborted"
+"""The message sglang answers a client's abort with (`FINISH_ABORT`)."""
+
+
+class SchedulerHooks:
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._inflight_of: Any = None
+
+    # -- abort_request
+
+    def around_abort_request(self, original: Callable[..., None], scheduler: Any, recv_req: Any) -> None:
+        waiting = self._waiting_matches(scheduler, recv_req)
+        original(scheduler, recv_req)
+        self._end_dropped(scheduler, waiting)
+        self._end_unsent_running(scheduler, recv_req)
+
+    @contained(otherwise=())
+    def _waiting_matches(self, scheduler: Any, recv_req: Any) -> tuple[Any, ...]:
+        if _rank(scheduler) is None:
+            return ()
+        return tuple(req for req in scheduler.waiting_queue if _matches(req, recv_req))
+
+    @contained(otherwise=None)
+    def _end_dropped(self, scheduler: Any, waiting: Iterable[Any]) -> None:
+        """Stock has answered these clients and dropped the requests; up to 0.5.20 it leaves bootstrapped senders as
+        they were."""
+        if not waiting:
+            return
+        kept = {id(req) for req in scheduler.waiting_queue}
+        for req in waiting:
+            if id(req) not in kept:
+                end_and_purge(req.disagg_kv_sender, ABORTED)
+
+    @contained(otherwise=None)
+    def _end_unsent_running(self, scheduler: Any, recv_req: Any) -> None:
+        """A running request of which nothing was sent yet: its sender is ended now, so that its KV cannot leave
+        after decode was told. Stock 0.5.18 only sets `to_finish`, computes on, and sends."""
+        rank = _rank(scheduler)
+        if rank is None:
+            return
+        inflight = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
+        for req in _running(scheduler):
+            sender: Any = getattr(req, "disagg_kv_sender", None)
+            life = life_of(sender)
+            if life is None or not _matches(req, recv_req) or not self._is_to_be_aborted(req):
+                continue
+            if req is not scheduler.chunked_req and id(req) not in inflight and nothing_was_sent(sender, life):
+                sender.abort()
+
+    def _is_to_be_aborted(self, req: Any) -> bool:
+        return isinstance(req.to_finish, self._parts.finish_abort)
+
+    # -- process_pending_chunked_abort
+
+    def around_chunked_abort(self, original: Callable[..., None], scheduler: Any) -> None:
+        req = self._chunked_to_end(scheduler)
+        if req is None:
+            original(scheduler)
+        elif self._is_unsent(req):
+            original(scheduler)
+            self._drop_unsent(scheduler, req)
+        elif not self._park_chunked(scheduler, req):
+            original(scheduler)
+
+    @contained(otherwise=None)
+    def _chunked_to_end(self, scheduler: Any) -> Any:
+        """The chunked request that stock is about to abort now, if it has a life."""
+        req = scheduler._pending_chunked_abort_req  # noqa: SLF001 - sglang's own marker
+        if req is None or scheduler.chunked_req is not req or _rank(scheduler) is None:
+            return None
+        return req if life_of(getattr(req, "disagg_kv_sender", None)) is not None else None
+
+    @contained(otherwise=False)
+    def _is_unsent(self, req: Any) -> bool:
+        life = life_of(req.disagg_kv_sender)
+        return life is not None and nothing_was_sent(req.disagg_kv_sender, life)
+
+    @contained(otherwise=None)
+    def _drop_unsent(self, scheduler: Any, req: Any) -> None:
+        rank, life = _rank(scheduler), life_of(req.disagg_kv_sender)
+        if rank is not None and life is not None:
+            drop_remains(rank, req.disagg_kv_sender.kv_mgr, life)
+
+    def _park_chunked(self, scheduler: Any, req: Any) -> bool:
+        """Chunks of it may still be read by transfer workers: the request waits in the inflight queue, with its
+        pages and its slot, until all ranks are quiet; the engine then answers and releases once. Stock frees the
+        pages at once.
+
+        Answers whether the request is parked; if not, stock must abort it.
+        """
+        self._prepare_parking(scheduler, req)
+        if not isinstance(req.finished_reason, self._parts.finish_abort):
+            return False
+        scheduler.chunked_req = None
+        scheduler._pending_chunked_abort_req = None  # noqa: SLF001 - sglang's own marker
+        scheduler.disagg_prefill_inflight_queue.append(req)
+        self._forget_prefetch(scheduler, req)
+        return True
+
+    @contained(otherwise=None)
+    def _prepare_parking(self, scheduler: Any, req: Any) -> None:
+        """The state that `process_pending_chunked_abort` leaves, less the release and the answer. What makes the
+        request parkable comes last."""
+        req.time_stats.trace_ctx.abort(abort_info={"reason": ABORTED})
+        scheduler.clear_pending_chunk_send(req)
+        req.disagg_kv_sender.abort()
+        req.to_finish = None
+        req.pending_bootstrap = False
+        req.skip_radix_cache_insert = True
+        self._parts.prepare_abort(req, ABORTED)
+
+    @contained(otherwise=None)
+    def _forget_prefetch(self, scheduler: Any, req: Any) -> None:
+        if scheduler.enable_hicache_storage:
+            scheduler.tree_cache.release_aborted_request(req.rid)
+
+    # -- send_kv_chunk
+
+    def around_send_chunk(
+        self,
+        original: Callable[..., None],
+        scheduler: Any,
+        req: Any,
+        last_chunk: bool = False,
+        end_idx: int | None = None,
+    ) -> None:
+        """Every last chunk is sent right after its request has entered the inflight queue, so one that is to be
+        aborted, or whose sender has been, waits for its end there and sends nothing."""
+        if not (last_chunk and self._ends_here(scheduler, req)):
+            original(scheduler, req, last_chunk=last_chunk, end_idx=end_idx)
+
+    @contained(otherwise=False)
+    def _ends_here(self, scheduler: Any, req: Any) -> bool:
+        life = life_of(getattr(req, "disagg_kv_sender", None))
+        to_be_aborted = self._is_to_be_aborted(req)
+        if life is None or not (to_be_aborted or life.ending):
+            return False
+        if to_be_aborted:
+            reason = req.to_finish
+            self._parts.prepare_abort(req, reason.message, reason.status_code)
+            req.finished_reason = reason
+            req.to_finish = None
+            rank = rank_of(req.disagg_kv_sender.kv_mgr)
+            if rank is not None:
+                rank.name_cause(life, reason.message)
+            req.disagg_kv_sender.abort()
+        scheduler.clear_pending_chunk_send(req)
+        return True
+
+    # -- the inflight queue's polls
+
+    def around_inflight(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """For `process_disagg_prefill_inflight_queue` and `get_transferred_rids`: polls made inside are about the
+        inflight queue."""
+        self._inflight_of = scheduler
+        try:
+            return original(scheduler, *args, **kwargs)
+        finally:
+            self._inflight_of = None
+
+    def around_poll_reduce(
+        self, original: Callable[..., list[int]], pollers: Any, *args: Any, **kwargs: Any
+    ) -> list[int]:
+        if self._inflight_of is None:
+            return original(pollers, *args, **kwargs)
+        lives = self._lives_in_flight(pollers)
+        if lives is None:
+            return original(pollers, *args, **kwargs)
+        reduced = original(self._with_ending(pollers, lives), *args, **kwargs)
+        return self._settled(pollers, lives, reduced)
+
+    @contained(otherwise=None)
+    def _lives_in_flight(self, pollers: Any) -> list[Life | None] | None:
+        """For each poller the life that the agreement is about; None for those that stock handles: no life, or
+        bootstrap pending, when nothing was sent and Failed may pass as it is."""
+        queue = self._inflight_of.disagg_prefill_inflight_queue
+        if len(queue) != len(pollers):
+            return None
+        return [None if req.pending_bootstrap else life_of(sender) for req, sender in zip(queue, pollers, strict=True)]
+
+    def _with_ending(self, pollers: Any, lives: list[Life | None]) -> list[Any]:
+        return [self._ending(sender, life) or sender for sender, life in zip(pollers, lives, strict=True)]
+
+    @contained(otherwise=None)
+    def _ending(self, sender: Any, life: Life | None) -> EndingPoller | None:
+        if life is None or not life.ending:
+            return None
+        rank = rank_of(sender.kv_mgr)
+        return None if rank is None else EndingPoller(rank, life)
+
+    def _settled(self, pollers: Any, lives: list[Life | None], reduced: list[int]) -> list[int]:
+        answers = (self._settle(*each) for each in zip(pollers, lives, reduced, strict=True))
+        return [poll if answer is None else answer for answer, poll in zip(answers, reduced, strict=True)]
+
+    @contained(otherwise=None)
+    def _settle(self, sender: Any, life: Life | None, reduced: int) -> int:
+        if life is None:
+            return reduced
+        if life.ending:
+            return settle_verdict(life, reduced)
+        if reduced == FAILED:
+            return self._begin_failed(sender, life)
+        return reduced
+
+    def _begin_failed(self, sender: Any, life: Life) -> int:
+        """One rank at least met a failure (a transfer error, decode's abort): every rank begins to end the life in
+        this round.
+
+        A rank that is alone has nobody to wait for and may see the end at once.
+        """
+        manager = sender.kv_mgr
+        rank = rank_of(manager)
+        if rank is None:
+            return FAILED
+        rank.begin_end(life, manager.failure_records.get(life.room, "the transfer failed on another rank"))
+        if not life.succeeded:
+            manager.update_status(life.room, FAILED)  # what is queued is skipped by the workers
+        if manager.attn_tp_size == 1 and manager.attn_cp_size == 1:
+            return settle_verdict(life, EndingPoller(rank, life).poll())
+        return settle_verdict(life, FAILED)
+
+    # -- get_internal_state
+
+    def after_internal_state(self, result: Any, scheduler: Any, *_args: Any, **_kwargs: Any) -> None:
+        self._report(result, scheduler)
+
+    @contained(otherwise=None)
+    def _report(self, result: Any, scheduler: Any) -> None:
+        rank = _rank(scheduler)
+        if rank is not None:
+            result.internal_state["pd_sidecar"] = rank.report()
+
+
+def _rank(scheduler: Any) -> Rank | None:
+    """None in the decode role, and in front of a manager that the plugin does not serve."""
+    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
+    return None if queue is None else rank_of(queue.kv_manager)
+
+
+def _matches(req: Any, recv_req: Any) -> bool:
+    """As `Scheduler.abort_request` does: by prefix."""
+    return bool(recv_req.abort_all or req.rid.startswith(recv_req.rid))
+
+
+def _running(scheduler: Any) -> Iterator[Any]:
+    """The requests of the batches that `Scheduler.abort_request` looks into."""
+    if scheduler.ps.pp_size == 1:
+        batches = [scheduler.running_batch, scheduler.last_batch]
+    else:
+        batches = [*scheduler.running_mbs, *scheduler.mbs]
+    seen: set[int] = set()
+    for batch in batches:
+        for req in batch.reqs if batch is not None else ():
+            if id(req) not in seen:
+                seen.add(id(req))
+                yield req

@@ -1,0 +1,114 @@
+"""Hooks on sglang's `CommonKVSender`: a life begins with it, and every end without Success passes through it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_hooks.contain import contained
+from sglang_hooks.hooks.agreement import SUCCESS
+from sglang_hooks.hooks.manager import purge_tables, rank_of
+from sglang_hooks.lives import Life
+from sglang_hooks.rank import Rank
+
+LIFE_ATTRIBUTE = "_pd_sidecar_life"
+
+
+def life_of(sender: Any) -> Life | None:
+    """None for a sender without one: a fake, or one that the plugin did not see being built."""
+    life: Life | None = getattr(sender, "__dict__", {}).get(LIFE_ATTRIBUTE)
+    return life
+
+
+def nothing_was_sent(sender: Any, life: Life) -> bool:
+    """No chunk was handed over yet: the same on every rank that runs the same batches."""
+    return sender.curr_idx == 0 and life.put == 0
+
+
+def around_init(
+    original: Callable[..., None],
+    sender: Any,
+    mgr: Any,
+    bootstrap_addr: str,
+    bootstrap_room: int,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
+    _open(sender, mgr, bootstrap_room)
+    original(sender, mgr, bootstrap_addr, bootstrap_room, *args, **kwargs)
+
+
+@contained(otherwise=None)
+def _open(sender: Any, manager: Any, room: int) -> None:
+    rank = rank_of(manager)
+    if rank is None:
+        return
+    rank.purge_if_ended(room, lambda: purge_tables(manager, room))
+    setattr(sender, LIFE_ATTRIBUTE, rank.open(room))
+
+
+def around_abort(original: Callable[..., None], sender: Any) -> None:
+    if _begin_abort(sender):
+        original(sender)
+        _conclude_unsent(sender)
+
+
+@contained(otherwise=True)
+def _begin_abort(sender: Any) -> bool:
+    """Whether stock should act: not on a second abort, and not over this rank's own Success, which decode has been
+    told."""
+    life = life_of(sender)
+    rank = rank_of(sender.kv_mgr)
+    if life is None or rank is None:
+        return True
+    if not rank.begin_end(life, "Aborted by AbortReq."):
+        return False
+    return bool(sender.kv_mgr.request_status.get(life.room) != SUCCESS)
+
+
+@contained(otherwise=None)
+def _conclude_unsent(sender: Any) -> None:
+    """Nothing was sent and, the status being Failed, nothing will be: decode is told now, not at the engine's next
+    poll.
+
+    Not under pipeline parallelism: other stages may be ahead.
+    """
+    life = life_of(sender)
+    rank = rank_of(sender.kv_mgr)
+    if life is not None and rank is not None and sender.kv_mgr.pp_size == 1 and nothing_was_sent(sender, life):
+        rank.release(life, life.cause)
+
+
+def around_clear(original: Callable[..., None], sender: Any) -> None:
+    if not _is_superseded(sender):
+        original(sender)
+    _release(sender)
+
+
+@contained(otherwise=False)
+def _is_superseded(sender: Any) -> bool:
+    """Stock's tables are keyed by the room alone: an old sender must not clear what belongs to the room's new life."""
+    life = life_of(sender)
+    rank = rank_of(sender.kv_mgr)
+    return life is not None and rank is not None and rank.is_superseded(life)
+
+
+@contained(otherwise=None)
+def _release(sender: Any) -> None:
+    life = life_of(sender)
+    rank = rank_of(sender.kv_mgr)
+    if life is not None and rank is not None:
+        rank.release(life, sender.kv_mgr.failure_records.get(life.room, ""))
+
+
+def end_and_purge(sender: Any, cause: str) -> None:
+    """For a request that stock drops without a word to its sender (a waiting one): the end is told, the tables are
+    emptied."""
+    life = life_of(sender)
+    rank = rank_of(sender.kv_mgr) if life is not None else None
+    if life is None or rank is None:
+        return
+    rank.release(life, cause)
+    drop_remains(rank, sender.kv_mgr, life)
+
+
+def drop_remains(rank: Rank, manager: Any, life: Life) -> None:
+    rank.purge_if_ended(life.room, lambda: purge_tables(manager, life.room))

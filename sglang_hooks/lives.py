@@ -1,0 +1,208 @@
+"""Lives of rooms at one prefill rank: who shook hands, what is still being written, how each one ended.
+
+Pure: no locks, clock or sockets. `Rank` guards it with one lock and turns its answers into facts.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sidecar.model import DecodeEndpoint
+
+OPEN_LIMIT = 65_536
+EARLY_LIMIT = 65_536
+RECORD_LIMIT = 4_096
+TOMBSTONE_LIMIT = 262_144
+
+EVICTED_CAUSE = "ended at prefill; the cause is no longer known"
+
+
+class Verdict(Enum):
+    """What all ranks agreed on for an ending life. Sticky: under PP the engine polls twice."""
+
+    FAILED = "failed"
+    SUCCESS = "success"
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """One request at this rank, from its sender to its end.
+
+    `put` and `finished` count transfer chunks (FastQueue): drained means that a transfer worker has finished all
+    that were put. `succeeded` is this rank's own Success, pushed to decode by stock. `ending` is set before the end
+    is final, `concluded` when it is. `owed` are the endpoints the sidecar has not reported settled; `previous` is
+    the room's last life if that one failed. `released`: the engine has cleared the sender; all that is missing for
+    the end is the drain.
+    """
+
+    room: int
+    number: int
+    endpoints: dict[DecodeEndpoint, str] = field(default_factory=dict)
+    owed: set[DecodeEndpoint] = field(default_factory=set)
+    previous: int | None = None
+    put: int = 0
+    finished: int = 0
+    ending: bool = False
+    ending_since_s: float = 0.0
+    cause: str = ""
+    succeeded: bool = False
+    verdict: Verdict | None = None
+    released: bool = False
+    concluded: bool = False
+    drained_in_time: bool = True
+    concluded_at_s: float = 0.0
+
+    @property
+    def is_drained(self) -> bool:
+        return self.finished >= self.put
+
+    def join(self, endpoint: DecodeEndpoint, session: str) -> None:
+        self.endpoints[endpoint] = session
+        self.owed.add(endpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    number: int
+    expires_at_s: float
+
+
+@dataclass
+class Losses:
+    """What the bounds cost so far. None of it is silent."""
+
+    open_evicted: int = 0
+    early_evicted: int = 0
+    records_evicted: int = 0
+    tombstones_evicted: int = 0
+
+
+class LifeTable:
+    """Finds the life that a message about a room belongs to.
+
+    At most one life of a room is open. A record is an ended life with all that a sidecar's successor must be told
+    of it; a tombstone says only that a room has ended. Opening a room takes both out of reach of later handshakes.
+    """
+
+    def __init__(
+        self, *, ttl_s: float, record_limit: int = RECORD_LIMIT, tombstone_limit: int = TOMBSTONE_LIMIT
+    ) -> None:
+        self.losses = Losses()
+        self._ttl_s = ttl_s
+        self._record_limit = record_limit
+        self._tombstone_limit = tombstone_limit
+        self._last_number = 0
+        self._open: OrderedDict[int, Life] = OrderedDict()
+        self._early: OrderedDict[int, dict[DecodeEndpoint, str]] = OrderedDict()
+        self._records: OrderedDict[int, Life] = OrderedDict()  # by life number, oldest end first
+        self._last_end: dict[int, Life] = {}  # by room; each is in _records
+        self._tombstones: OrderedDict[int, Tombstone] = OrderedDict()  # by room
+
+    def open(self, room: int) -> Life:
+        self._last_number += 1
+        life = Life(room=room, number=self._last_number, previous=self._forget_end(room))
+        for endpoint, session in self._early.pop(room, {}).items():
+            life.join(endpoint, session)
+        self._open.pop(room, None)
+        self._open[room] = life
+        if len(self._open) > OPEN_LIMIT:
+            self._open.popitem(last=False)
+            self.losses.open_evicted += 1
+        return life
+
+    def find_open(self, room: int) -> Life | None:
+        return self._open.get(room)
+
+    def has_ended(self, room: int, *, now: float) -> bool:
+        """No life is open and the last one failed. A room that nobody has ended is early, not late."""
+        if room in self._open:
+            return False
+        self.expire(now=now)
+        return room in self._last_end or room in self._tombstones
+
+    def last_end(self, room: int, *, now: float) -> Life | None:
+        """The ended life that a late message belongs to; an evicted record comes back from its tombstone. None: not
+        ended."""
+        if not self.has_ended(room, now=now):
+            return None
+        life = self._last_end.get(room)
+        if life is None:
+            number = self._tombstones.pop(room).number
+            life = Life(room=room, number=number, ending=True, concluded=True, cause=EVICTED_CAUSE, concluded_at_s=now)
+            self._keep_record(life)
+        return life
+
+    def meet_early(self, room: int, endpoint: DecodeEndpoint, session: str) -> None:
+        """Decode came before prefill's own request."""
+        self._early.setdefault(room, {})[endpoint] = session
+        if len(self._early) > EARLY_LIMIT:
+            self._early.popitem(last=False)
+            self.losses.early_evicted += 1
+
+    def leave_early(self, room: int, endpoint: DecodeEndpoint) -> None:
+        waiting = self._early.get(room)
+        if waiting is not None and waiting.pop(endpoint, None) is not None and not waiting:
+            del self._early[room]
+
+    def close(self, life: Life, *, now: float) -> None:
+        """The life is over: kept as a record unless it succeeded. A newer life of the room is not disturbed."""
+        if self._open.get(life.room) is life:
+            del self._open[life.room]
+        if not life.succeeded:
+            self.expire(now=now)
+            self._keep_record(life)
+
+    def find(self, room: int, number: int) -> Life | None:
+        """An open or recorded life."""
+        life = self._open.get(room)
+        if life is not None and life.number == number:
+            return life
+        return self._records.get(number)
+
+    def lives(self) -> list[Life]:
+        """All open and recorded lives, older first."""
+        return sorted([*self._records.values(), *self._open.values()], key=lambda life: life.number)
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "open": len(self._open),
+            "early": len(self._early),
+            "records": len(self._records),
+            "tombstones": len(self._tombstones),
+        }
+
+    def expire(self, *, now: float) -> None:
+        while self._records and next(iter(self._records.values())).concluded_at_s + self._ttl_s <= now:
+            self._drop_oldest_record()
+        while self._tombstones and next(iter(self._tombstones.values())).expires_at_s <= now:
+            self._tombstones.popitem(last=False)
+
+    def _forget_end(self, room: int) -> int | None:
+        life = self._last_end.pop(room, None)
+        tombstone = self._tombstones.pop(room, None)
+        if life is not None:
+            return life.number
+        return tombstone.number if tombstone is not None else None
+
+    def _keep_record(self, life: Life) -> None:
+        self._records[life.number] = life
+        if life.room not in self._open:
+            self._last_end[life.room] = life
+        if len(self._records) > self._record_limit:
+            oldest = self._drop_oldest_record()
+            self.losses.records_evicted += 1
+            if oldest.room not in self._open and oldest.room not in self._last_end:
+                self._bury(oldest)
+
+    def _drop_oldest_record(self) -> Life:
+        _, oldest = self._records.popitem(last=False)
+        if self._last_end.get(oldest.room) is oldest:
+            del self._last_end[oldest.room]
+        return oldest
+
+    def _bury(self, life: Life) -> None:
+        self._tombstones.pop(life.room, None)
+        self._tombstones[life.room] = Tombstone(life.number, life.concluded_at_s + self._ttl_s)
+        if len(self._tombstones) > self._tombstone_limit:
+            self._tombstones.popitem(last=False)
+            self.losses.tombstones_evicted += 1

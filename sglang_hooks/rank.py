@@ -1,0 +1,273 @@
+"""One prefill rank as the plugin sees it: its lives behind one lock, and the stream that tells the sidecar of them.
+
+A change of the table and the fact that tells it are one step under the lock, so facts never overtake each other;
+sending comes after the lock. Called from the scheduler thread, the bootstrap thread and the transfer workers.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sglang_hooks.contain import FAULTS
+from sglang_hooks.emitter import Emitter
+from sglang_hooks.lives import Life, LifeTable, Verdict
+from sidecar.model import (
+    DecodeAborted,
+    DecodeEndpoint,
+    DecodeHandshake,
+    DecodeRegistered,
+    Fact,
+    Goodbye,
+    Hello,
+    RoomConcluded,
+    RoomOpened,
+    Settled,
+    TerminalStatus,
+)
+
+GENERIC_CAUSE = "prefill gave the request up"
+CAUSE_LIMIT = 1_000
+"""Characters of a cause that travel."""
+
+
+@dataclass
+class RankCounts:
+    late_handshakes: int = 0
+    told_lives: int = 0
+    undrained_lives: int = 0
+    shared_endpoint_aborts: int = 0
+    guarded_aborts: int = 0
+    revivals_purged: int = 0
+
+
+class Rank:
+    def __init__(
+        self,
+        *,
+        hello: Hello,
+        socket: str,
+        record_ttl_s: float,
+        drain_timeout_s: float,
+        on_absent: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts = RankCounts()
+        self.lock = threading.Lock()
+        self.table = LifeTable(ttl_s=record_ttl_s)
+        self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
+        self._hello = hello
+        self._drain_timeout_s = drain_timeout_s
+        self._clock = clock
+        self._last_seq = 0
+
+    # -- the emitter's questions
+
+    def hello(self) -> Hello:
+        return self._hello
+
+    def replay(self) -> Iterator[Fact]:
+        """Everything a sidecar that knows nothing must be told. The lock is held."""
+        self.table.expire(now=self._clock())
+        for life in self.table.lives():
+            if life.succeeded or (life.concluded and not life.owed and life.endpoints):
+                continue
+            yield RoomOpened(self._seq(), life.room, life.number)
+            for endpoint in life.owed:
+                yield self._handshake_fact(life, endpoint)
+            if life.concluded:
+                yield self._conclusion(life, TerminalStatus.FAILED)
+
+    def settled(self, reply: Settled) -> None:
+        with self.lock:
+            life = self.table.find(reply.room, reply.life)
+            if life is not None and life.concluded:
+                life.owed.discard(reply.endpoint)
+
+    # -- a life's way
+
+    def open(self, room: int) -> Life:
+        with self.lock:
+            life = self.table.open(room)
+            self.emitter.post(RoomOpened(self._seq(), room, life.number))
+            for endpoint in life.endpoints:
+                self.emitter.post(self._handshake_fact(life, endpoint))
+        self.emitter.flush()
+        return life
+
+    def meet(self, room: int, endpoint: DecodeEndpoint, session: str) -> bool:
+        """A non-dummy decode endpoint sent its metadata. Answers whether the room is past it, so that stock must
+        not see it."""
+        with self.lock:
+            life = self.table.find_open(room)
+            if life is None:
+                life = self.table.last_end(room, now=self._clock())
+            if life is None or life.succeeded:
+                self.table.meet_early(room, endpoint, session)
+                return False
+            if life.concluded:
+                self.counts.late_handshakes += 1
+                self.emitter.post(self._conclusion(life, TerminalStatus.FAILED))
+            life.join(endpoint, session)
+            self.emitter.post(self._handshake_fact(life, endpoint))
+        self.emitter.flush()
+        return life.ending
+
+    def is_late(self, room: int) -> bool:
+        """For messages of dummy endpoints: nobody is told, but nothing may be rebuilt either."""
+        with self.lock:
+            life = self.table.find_open(room)
+            if life is not None:
+                return life.ending and not life.succeeded
+            return self.table.has_ended(room, now=self._clock())
+
+    def decode_aborted(self, room: int, endpoint: DecodeEndpoint) -> bool:
+        """Decode gave the room up. Answers whether the message is about an older life and must not fail the open
+        one."""
+        with self.lock:
+            life = self.table.find_open(room)
+            guard = False
+            if life is None:
+                life = self.table.last_end(room, now=self._clock())
+                if life is None:
+                    self.table.leave_early(room, endpoint)
+                    return False
+                number = life.number
+                life.owed.discard(endpoint)
+            elif endpoint in life.endpoints or life.previous is None:
+                self.counts.shared_endpoint_aborts += life.previous is not None
+                life.owed.discard(endpoint)
+                number = life.number
+            else:
+                guard = True
+                self.counts.guarded_aborts += 1
+                number = life.previous
+                if (older := self.table.find(room, number)) is not None:
+                    older.owed.discard(endpoint)
+            self.emitter.post(DecodeAborted(self._seq(), room, number, endpoint))
+        self.emitter.flush()
+        return guard
+
+    def registered(self, endpoint: DecodeEndpoint, session: str, frames: int) -> None:
+        with self.lock:
+            self.emitter.post(DecodeRegistered(self._seq(), endpoint, session, frames))
+        self.emitter.flush()
+
+    def begin_end(self, life: Life, cause: str) -> bool:
+        """The life will not succeed unless it already has. The first cause stands. Answers whether this was the
+        first call."""
+        with self.lock:
+            if life.ending:
+                return False
+            life.ending = True
+            life.ending_since_s = self._clock()
+            life.cause = life.cause or (cause or GENERIC_CAUSE)[:CAUSE_LIMIT]
+            return True
+
+    def name_cause(self, life: Life, cause: str) -> None:
+        """A cause known before the end begins; a later one does not replace it."""
+        with self.lock:
+            life.cause = life.cause or cause[:CAUSE_LIMIT]
+
+    def succeeded(self, life: Life) -> None:
+        """A transfer worker is about to push Success to decode: told first, so that our death cannot contradict it."""
+        with self.lock:
+            if life.succeeded or life.concluded:
+                return
+            life.succeeded = True
+            self.emitter.post(self._conclusion(life, TerminalStatus.SUCCESS))
+        self.emitter.flush()
+
+    def release(self, life: Life, cause: str) -> None:
+        """The engine lets go of the life. It is concluded now, or by the worker that finishes its last chunk."""
+        self.begin_end(life, cause)
+        with self.lock:
+            life.released = True
+            self._conclude_if_drained(life)
+        self.emitter.flush()
+
+    def is_superseded(self, life: Life) -> bool:
+        """A newer life of the same room is open: the engine's tables belong to that one."""
+        with self.lock:
+            newer = self.table.find_open(life.room)
+            return newer is not None and newer is not life
+
+    # -- drain
+
+    def chunk_put(self, room: int) -> Life | None:
+        with self.lock:
+            life = self.table.find_open(room)
+            if life is not None:
+                life.put += 1
+            return life
+
+    def chunk_finished(self, life: Life) -> None:
+        with self.lock:
+            life.finished += 1
+            concluded = life.released and self._conclude_if_drained(life)
+        if concluded:
+            self.emitter.flush()
+
+    def is_quiet(self, life: Life) -> bool:
+        """Nothing of the life is queued or being written at this rank, or the drain timeout has passed."""
+        if life.is_drained:
+            return True
+        if self._clock() - life.ending_since_s < self._drain_timeout_s:
+            return False
+        with self.lock:
+            if life.drained_in_time:
+                life.drained_in_time = False
+                self.counts.undrained_lives += 1
+        return True
+
+    # -- the engine's tables
+
+    def purge_if_ended(self, room: int, purge: Callable[[], bool]) -> None:
+        """Runs `purge` if the room has ended and no life of it is open. `purge` answers whether there was anything."""
+        with self.lock:
+            if self.table.has_ended(room, now=self._clock()) and purge():
+                self.counts.revivals_purged += 1
+
+    def report(self) -> dict[str, Any]:
+        """For sglang's `/server_info`: what the plugin has counted in this rank."""
+        with self.lock:
+            return {
+                "stream": asdict(self.emitter.traffic),
+                "counts": asdict(self.counts),
+                "lives": self.table.counts(),
+                "losses": asdict(self.table.losses),
+                "faults": dict(FAULTS),
+            }
+
+    def goodbye(self) -> None:
+        with self.lock:
+            self.emitter.post(Goodbye(self._seq()))
+        self.emitter.flush()
+
+    # -- facts; the lock is held
+
+    def _conclude_if_drained(self, life: Life) -> bool:
+        if life.concluded or not (life.succeeded or life.is_drained or not life.drained_in_time):
+            return False
+        life.concluded = True
+        life.concluded_at_s = self._clock()
+        if life.verdict is None:
+            life.verdict = Verdict.SUCCESS if life.succeeded else Verdict.FAILED
+        self.table.close(life, now=life.concluded_at_s)
+        if not life.succeeded:
+            self.counts.told_lives += 1
+            self.emitter.post(self._conclusion(life, TerminalStatus.FAILED))
+        return True
+
+    def _conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
+        at_s = life.concluded_at_s or self._clock()
+        cause = "" if status is TerminalStatus.SUCCESS else life.cause
+        return RoomConcluded(self._seq(), life.room, life.number, status, cause, life.drained_in_time, at_s)
+
+    def _handshake_fact(self, life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
+        return DecodeHandshake(self._seq(), life.room, life.number, endpoint, life.endpoints[endpoint])
+
+    def _seq(self) -> int:
+        self._last_seq += 1
+        return self._last_seq
