@@ -1,0 +1,103 @@
+"""A sidecar's end of the stream, scripted: it welcomes, keeps what it is told, and replies when a test says so."""
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+from typing import Self
+
+from sidecar.model import PROTOCOL, Fact, Hello, Reply, Welcome
+from sidecar.wire.ingress import encode, upward_reader
+
+LIMIT_S = 10.0
+
+
+class ScriptedSidecar:
+    """Serves one stream at a time. `hear` waits for facts; every wait is limited."""
+
+    def __init__(self, path: Path, *, first_reply: Reply | None = None, reads: bool = True) -> None:
+        self.hellos: list[Hello] = []
+        self.facts: list[Fact] = []
+        self._first_reply = first_reply or Welcome(PROTOCOL, "epoch")
+        self._reads = threading.Event()
+        if reads:
+            self._reads.set()
+        self._changed = threading.Condition()
+        self._stream: socket.socket | None = None
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        path.unlink(missing_ok=True)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reads.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop()
+        self._thread.join(LIMIT_S)
+
+    def hear(self, count: int) -> list[Fact]:
+        """Waits until `count` facts have come on all streams together."""
+        with self._changed:
+            heard = self._changed.wait_for(lambda: len(self.facts) >= count, LIMIT_S)
+        assert heard, f"{len(self.facts)} of {count} facts came: {self.facts}"
+        return list(self.facts)
+
+    def meet(self, count: int = 1) -> Hello:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.hellos) >= count, LIMIT_S), "no hello came"
+        return self.hellos[-1]
+
+    def read_on(self) -> None:
+        self._reads.set()
+
+    def reply(self, reply: Reply) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._stream is not None, LIMIT_S)
+            assert self._stream is not None
+            self._stream.sendall(encode(reply))
+
+    def drop(self) -> None:
+        """Ends the stream, as a sidecar's death does."""
+        with self._changed:
+            stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(OSError):  # the other end was first
+                stream.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                stream, _ = self._listener.accept()
+            except OSError:
+                return
+            with stream:
+                self._serve_stream(stream)
+
+    def _serve_stream(self, stream: socket.socket) -> None:
+        reader = upward_reader()
+        while True:
+            self._reads.wait(LIMIT_S)
+            try:
+                received = stream.recv(65_536)
+            except OSError:
+                return
+            if not received:
+                return
+            for message in reader.feed(received):
+                self._take(stream, message)
+
+    def _take(self, stream: socket.socket, message: Hello | Fact) -> None:
+        with self._changed:
+            if isinstance(message, Hello):
+                stream.sendall(encode(self._first_reply))
+                self.hellos.append(message)
+                self._stream = stream
+            else:
+                self.facts.append(message)
+            self._changed.notify_all()

@@ -1,0 +1,148 @@
+"""Emitter on real AF_UNIX streams: nothing waits in the caller's thread, nothing that still lives is lost."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sglang_hooks import emitter as emitter_module
+from sglang_hooks.rank import Rank
+from sidecar.model import DecodeEndpoint, Refusal, RoomConcluded, RoomOpened, Settled, Welcome
+from tests.sglang_hooks.doubles import LIMIT_S, ScriptedSidecar
+
+D1 = DecodeEndpoint("127.0.0.1", 7001)
+
+MakeRank = Callable[..., Rank]
+
+
+def wait_until(claim: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not claim():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+
+
+def test_hello_then_facts_in_order(make_rank: MakeRank, socket_path: Path) -> None:
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        hello = sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        for room in range(100):
+            rank.open(room)
+
+        assert list(range(100)) == [fact.room for fact in sidecar.hear(100) if isinstance(fact, RoomOpened)]
+        assert hello.role == "prefill"
+
+
+def test_what_happened_before_the_sidecar_came_is_replayed(make_rank: MakeRank, socket_path: Path) -> None:
+    rank = make_rank(started=True)
+    life = rank.open(1)
+    rank.meet(1, D1, "s")
+    rank.release(life, "Aborted")
+
+    with ScriptedSidecar(socket_path) as sidecar:
+        assert isinstance(sidecar.hear(3)[-1], RoomConcluded)
+
+
+def test_a_successor_hears_what_is_not_settled(make_rank: MakeRank, socket_path: Path) -> None:
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        lives = [rank.open(room) for room in (1, 2)]
+        for life in lives:
+            rank.meet(life.room, D1, "s")
+            rank.release(life, "Aborted")
+        sidecar.hear(6)
+        sidecar.reply(Settled(1, lives[0].number, D1))
+        wait_until(lambda: not lives[0].owed, "the settled notice was not taken note of")
+
+    with ScriptedSidecar(socket_path) as successor:
+        told = successor.hear(3)
+        assert {2} == {fact.room for fact in told if isinstance(fact, RoomOpened | RoomConcluded)}
+
+
+def test_a_sidecar_that_does_not_read_blocks_nobody(
+    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP of the sidecar: the queue is bounded, the drop is counted, and the next stream replays what lives."""
+    monkeypatch.setattr(emitter_module, "UNSENT_LIMIT", 1_000)
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        sidecar._reads.clear()  # noqa: SLF001 - our own double
+        slowest_s = 0.0
+        for room in range(60_000):
+            begin = time.monotonic()
+            rank.open(room)
+            slowest_s = max(slowest_s, time.monotonic() - begin)
+            if rank.emitter.traffic.facts_dropped:
+                break
+
+        assert rank.emitter.traffic.facts_dropped > 0
+        assert slowest_s < 1.0
+        sidecar.read_on()
+        sidecar.meet(2)
+        wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")
+
+
+def test_facts_of_many_threads_are_all_sent(make_rank: MakeRank, socket_path: Path) -> None:
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        threads = [
+            threading.Thread(target=lambda first=first: [rank.open(first + k) for k in range(500)])
+            for first in (0, 1_000, 2_000)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+
+        facts = sidecar.hear(1_500)
+        assert sorted(fact.seq for fact in facts) == [fact.seq for fact in facts]
+
+
+def test_an_absent_sidecar_is_said_once(
+    make_rank: MakeRank, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emitter_module, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(emitter_module, "RETRY_LAST_S", 0.001)
+    with caplog.at_level(logging.WARNING, "pd_sidecar"):
+        rank = make_rank(started=True, why_absent="none can be started: permission denied")
+        wait_until(lambda: rank.emitter.traffic.failures > 5, "it gave up trying")
+
+    assert len(caplog.records) == 1
+    assert "permission denied" in caplog.text
+    assert "permission denied" in rank.report()["stream"]["last_failure"]
+
+
+@pytest.mark.parametrize("answer", [Refusal("your uid is not mine"), Welcome(999, "epoch")])
+def test_a_refusal_is_a_failure_with_its_reason(
+    make_rank: MakeRank, socket_path: Path, answer: Refusal | Welcome
+) -> None:
+    with ScriptedSidecar(socket_path, first_reply=answer):
+        rank = make_rank(started=True)
+        wait_until(lambda: rank.emitter.traffic.failures > 0, "the refusal went unnoticed")
+
+    assert not rank.emitter.traffic.connected
+    assert ("your uid" in rank.emitter.traffic.last_failure) or ("999" in rank.emitter.traffic.last_failure)
+
+
+def test_junk_from_the_socket_ends_the_stream_only(make_rank: MakeRank, socket_path: Path) -> None:
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        stream = sidecar._stream  # noqa: SLF001 - our own double
+        assert isinstance(stream, socket.socket)
+        stream.sendall(b"\xff" * 64)
+
+        sidecar.meet(2)
+        wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")

@@ -1,0 +1,279 @@
+"""Rank: what the sidecar is told, and when, for each way a life can go."""
+
+from collections.abc import Callable
+
+from sglang_hooks.rank import Rank
+from sidecar.model import (
+    DecodeAborted,
+    DecodeEndpoint,
+    DecodeHandshake,
+    Fact,
+    RoomConcluded,
+    RoomOpened,
+    Settled,
+    TerminalStatus,
+)
+from tests.sglang_hooks.conftest import Clock
+
+D1 = DecodeEndpoint("127.0.0.1", 7001)
+D2 = DecodeEndpoint("127.0.0.1", 7002)
+ROOM = 42
+
+MakeRank = Callable[..., Rank]
+
+
+def listen(rank: Rank) -> list[Fact]:
+    """Takes the place of the stream: facts as they are posted."""
+    told: list[Fact] = []
+    rank.emitter.post = told.append  # type: ignore[method-assign]
+    return told
+
+
+def failures(told: list[Fact]) -> list[RoomConcluded]:
+    return [fact for fact in told if isinstance(fact, RoomConcluded) and fact.status is TerminalStatus.FAILED]
+
+
+def test_an_end_with_nothing_sent_is_told_at_once(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+    rank.meet(ROOM, D1, "s1")
+
+    rank.release(life, "Aborted")
+
+    assert [RoomOpened(1, ROOM, 1), DecodeHandshake(2, ROOM, 1, D1, "s1")] == told[:2]
+    assert [RoomConcluded(3, ROOM, 1, TerminalStatus.FAILED, "Aborted", True, 100.0)] == told[2:]
+
+
+def test_an_end_waits_for_the_last_chunk(make_rank: MakeRank) -> None:
+    """Never too early: decode frees its pages on the first word (promise 2)."""
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+    chunk = rank.chunk_put(ROOM)
+    assert chunk is life
+
+    rank.release(life, "Aborted")
+    assert failures(told) == []
+
+    rank.chunk_finished(life)
+    assert len(failures(told)) == 1
+
+
+def test_the_end_is_told_once(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+
+    rank.release(life, "Aborted")
+    rank.release(life, "again")
+
+    assert [fact.cause for fact in failures(told)] == ["Aborted"]
+
+
+def test_the_first_cause_stands(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+    rank.name_cause(life, "input too long")
+
+    assert rank.begin_end(life, "Aborted by AbortReq.")
+    assert not rank.begin_end(life, "the transfer failed")
+    rank.release(life, "cleared")
+
+    assert [fact.cause for fact in failures(told)] == ["input too long"]
+
+
+def test_success_is_told_before_it_is_pushed_and_never_contradicted(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+    rank.chunk_put(ROOM)
+
+    rank.begin_end(life, "Aborted by AbortReq.")  # the abort comes while the last chunk is being written
+    rank.succeeded(life)
+    rank.chunk_finished(life)
+    rank.release(life, "")
+
+    assert [fact.status for fact in told if isinstance(fact, RoomConcluded)] == [TerminalStatus.SUCCESS]
+    assert not rank.is_late(ROOM)
+
+
+def test_a_handshake_after_the_end_is_kept_from_stock_and_told(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    rank.release(rank.open(ROOM), "Aborted")
+    told.clear()
+
+    assert rank.meet(ROOM, D1, "s1")
+
+    assert [RoomConcluded, DecodeHandshake] == [type(fact) for fact in told]
+    assert rank.counts.late_handshakes == 1
+
+
+def test_a_handshake_before_the_request_reaches_stock(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+
+    assert not rank.meet(ROOM, D1, "s1")
+    assert told == []
+
+    rank.open(ROOM)
+    assert [RoomOpened(1, ROOM, 1), DecodeHandshake(2, ROOM, 1, D1, "s1")] == told
+
+
+def test_a_handshake_for_the_rooms_next_life_is_early_once_the_last_one_succeeded(make_rank: MakeRank) -> None:
+    """P's scheduler may poll its Success late; decode and client may be on the room's next use by then."""
+    rank = make_rank()
+    life = rank.open(ROOM)
+    rank.succeeded(life)
+
+    assert not rank.meet(ROOM, D2, "s2")
+
+    rank.release(life, "")
+    assert rank.open(ROOM).endpoints == {D2: "s2"}
+
+
+def test_a_handshake_while_the_life_is_ending_is_told_with_its_end(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+    rank.chunk_put(ROOM)
+    rank.begin_end(life, "Aborted")
+
+    assert rank.meet(ROOM, D1, "s1")
+    rank.release(life, "Aborted")
+    rank.chunk_finished(life)
+
+    assert [DecodeHandshake, RoomConcluded] == [type(fact) for fact in told[1:]]
+
+
+def test_decodes_abort_for_its_own_life_reaches_stock_and_settles(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+    rank.meet(ROOM, D1, "s1")
+
+    assert not rank.decode_aborted(ROOM, D1)
+
+    assert DecodeAborted(3, ROOM, life.number, D1) == told[-1]
+    assert set() == life.owed
+
+
+def test_decodes_abort_for_an_ended_room_settles_that_life(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    rank.release(rank.open(ROOM), "Aborted")
+    rank.meet(ROOM, D1, "s1")
+
+    assert not rank.decode_aborted(ROOM, D1)
+    assert DecodeAborted(5, ROOM, 1, D1) == told[-1]
+
+
+def test_decodes_abort_for_the_old_life_must_not_fail_the_new_one(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    rank.release(rank.open(ROOM), "Aborted")
+    rank.meet(ROOM, D1, "s1")
+    rank.open(ROOM)
+    rank.meet(ROOM, D2, "s2")
+
+    assert rank.decode_aborted(ROOM, D1)
+
+    last = told[-1]
+    assert isinstance(last, DecodeAborted)
+    assert (last.life, last.endpoint) == (1, D1)
+
+
+def test_decodes_abort_before_the_request_leaves_nothing_behind(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    rank.meet(ROOM, D1, "s1")
+
+    assert not rank.decode_aborted(ROOM, D1)
+    assert rank.open(ROOM).endpoints == {}
+
+
+def test_a_shared_endpoint_cannot_be_told_apart_and_is_counted(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    rank.release(rank.open(ROOM), "Aborted")
+    rank.open(ROOM)
+    rank.meet(ROOM, D1, "s1")
+
+    assert not rank.decode_aborted(ROOM, D1)
+    assert rank.counts.shared_endpoint_aborts == 1
+
+
+def test_a_room_that_does_not_drain_is_given_up_and_says_so(make_rank: MakeRank, clock: Clock) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    life = rank.open(ROOM)
+    rank.chunk_put(ROOM)
+    rank.begin_end(life, "Aborted")
+    assert not rank.is_quiet(life)
+
+    clock.now_s += 30.0
+    assert rank.is_quiet(life)
+    rank.release(life, "")
+
+    assert [fact.drained for fact in failures(told)] == [False]
+    assert rank.counts.undrained_lives == 1
+
+
+def test_tables_are_purged_only_for_a_room_that_has_ended(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    purges: list[int] = []
+
+    def purge() -> bool:
+        purges.append(ROOM)
+        return True
+
+    rank.purge_if_ended(ROOM, purge)
+    life = rank.open(ROOM)
+    rank.purge_if_ended(ROOM, purge)
+    assert purges == []
+
+    rank.release(life, "Aborted")
+    rank.purge_if_ended(ROOM, purge)
+    assert purges == [ROOM]
+    assert rank.counts.revivals_purged == 1
+
+
+def test_a_successor_is_told_all_that_lives(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    ended = rank.open(1)
+    rank.meet(1, D1, "s1")
+    rank.release(ended, "Aborted")
+    rank.open(2)
+    rank.meet(2, D2, "s2")
+    done = rank.open(3)
+    rank.succeeded(done)
+
+    told = list(rank.replay())
+
+    assert [RoomOpened, DecodeHandshake, RoomConcluded, RoomOpened, DecodeHandshake] == [type(fact) for fact in told]
+    assert [fact.room for fact in told if not isinstance(fact, DecodeAborted)] == [1, 1, 1, 2, 2]
+
+
+def test_what_is_settled_is_not_told_again(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    life = rank.open(ROOM)
+    rank.meet(ROOM, D1, "s1")
+    rank.meet(ROOM, D2, "s2")
+    rank.release(life, "Aborted")
+
+    rank.settled(Settled(ROOM, life.number, D1))
+    assert [fact.endpoint for fact in rank.replay() if isinstance(fact, DecodeHandshake)] == [D2]
+
+    rank.settled(Settled(ROOM, life.number, D2))
+    assert list(rank.replay()) == []
+
+
+def test_facts_are_numbered_upwards_across_replays(make_rank: MakeRank) -> None:
+    rank = make_rank()
+    told = listen(rank)
+    rank.open(1)
+    replayed = list(rank.replay())
+    rank.open(2)
+
+    numbers = [fact.seq for fact in (told[0], *replayed, told[1])]
+    assert sorted(set(numbers)) == numbers
