@@ -201,8 +201,8 @@ class Emitter:
             return
         self._complained = True
         logger.warning(
-            "pd-sidecar: no sidecar at %s (%s). The engine serves as stock sglang does: decode is not told when prefill "
-            "gives a request up. Trying again quietly.",
+            "pd-sidecar: no sidecar at %s (%s). The engine serves as stock sglang does: decode is not told when "
+            "prefill gives a request up. Trying again quietly.",
             self._path,
             reason,
         )

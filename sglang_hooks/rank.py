@@ -223,11 +223,10 @@ class Rank:
 
     # -- the engine's tables
 
-    def purge_if_ended(self, room: int, purge: Callable[[], bool]) -> None:
-        """Runs `purge` if the room has ended and no life of it is open. `purge` answers whether there was anything."""
+    def purge_if_ended(self, room: int, purge: Callable[[], bool]) -> bool:
+        """Runs `purge` if the room has ended and no life of it is open, and passes on its answer."""
         with self.lock:
-            if self.table.has_ended(room, now=self._clock()) and purge():
-                self.counts.revivals_purged += 1
+            return self.table.has_ended(room, now=self._clock()) and purge()
 
     def report(self) -> dict[str, Any]:
         """For sglang's `/server_info`: what the plugin has counted in this rank."""

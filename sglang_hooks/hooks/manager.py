@@ -55,8 +55,8 @@ class ControlMessages:
         self._thread.guarded_room = None
         room = getattr(self._thread, "joined_room", None)
         self._thread.joined_room = None
-        if room is not None:
-            self._rank.purge_if_ended(room, lambda: purge_tables(self._manager, room))
+        if room is not None and self._rank.purge_if_ended(room, lambda: purge_tables(self._manager, room)):
+            self._rank.counts.revivals_purged += 1
 
     @contained(otherwise=False)
     def _keep_back(self, frames: list[bytes]) -> bool:

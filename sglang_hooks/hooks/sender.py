@@ -93,10 +93,15 @@ def _is_superseded(sender: Any) -> bool:
 
 @contained(otherwise=None)
 def _release(sender: Any) -> None:
+    manager = sender.kv_mgr
     life = life_of(sender)
-    rank = rank_of(sender.kv_mgr)
-    if life is not None and rank is not None:
-        rank.release(life, sender.kv_mgr.failure_records.get(life.room, ""))
+    rank = rank_of(manager)
+    if life is None or rank is None:
+        return
+    rank.release(life, manager.failure_records.get(life.room, ""))
+    if life.succeeded and not rank.is_superseded(life):
+        with manager.failure_lock:  # an abort that came too late has left its cause, and nobody will ask for it
+            manager.failure_records.pop(life.room, None)
 
 
 def end_and_purge(sender: Any, cause: str) -> None:

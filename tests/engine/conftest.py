@@ -1,0 +1,73 @@
+"""These tests need sglang in the interpreter. `make test` runs them with the engine's venv; elsewhere they are not
+collected."""
+
+import importlib.util
+import os
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+if importlib.util.find_spec("sglang") is None:
+    collect_ignore_glob = ["test_*.py"]
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+if TYPE_CHECKING:
+    from sglang_hooks.plugin import Plugin
+    from tests.engine.stage import Stage
+
+
+@pytest.fixture(scope="session")
+def gloo() -> Iterator[None]:
+    """A group of one: the engine's own all-reduce runs for real."""
+    import torch.distributed as dist  # noqa: PLC0415 - only where the engine is
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def plugin(gloo: None) -> "Plugin":
+    from tests.engine.stage import StoppedError, installed_plugin  # noqa: PLC0415 - only where the engine is
+
+    report = threading.excepthook
+
+    def report_unless_stopped(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not StoppedError:
+            report(args)
+
+    threading.excepthook = report_unless_stopped
+    return installed_plugin()
+
+
+@pytest.fixture
+def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The requests whose KV pages the engine gave back, in order."""
+    freed: list[str] = []
+    for module in ("sglang.srt.disaggregation.prefill", "sglang.srt.managers.scheduler"):
+        monkeypatch.setattr(f"{module}.release_kv_cache", lambda req, *_args, **_kwargs: freed.append(req.rid))
+    parallel = SimpleNamespace(
+        dp_size=1, enable_dsa_cache_layer_split=False, load_balance_method="follow_bootstrap_room"
+    )
+    monkeypatch.setattr("sglang.srt.disaggregation.common.conn.get_parallel", lambda: parallel)
+    return freed
+
+
+@pytest.fixture
+def stage(plugin: "Plugin", released: list[str]) -> Iterator["Stage"]:
+    from tests.engine.stage import staged  # noqa: PLC0415 - only where the engine is
+
+    with staged(plugin) as built:
+        yield built
+
+
+@pytest.fixture
+def stock(plugin: "Plugin", released: list[str]) -> Iterator["Stage"]:
+    """The same without a rank: every hook lets stock act."""
+    from tests.engine.stage import staged  # noqa: PLC0415 - only where the engine is
+
+    with staged(None) as built:
+        yield built
