@@ -1,0 +1,60 @@
+# Each target installs what it needs into venvs of its own: .venv for the project, build/venvs for engines.
+# ARGS passes options on, e.g. make demo ARGS=--quick
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SGLANG ?= 0.5.18
+ARGS ?=
+
+.PHONY: help demo test check fmt unit engine e2e bench clean
+
+help:
+	@echo "make demo    the stock sglang pair without and with pd-sidecar: one table, build/demo.json"
+	@echo "make test    lint, types, import contracts, all tests that need no engine pair"
+	@echo "make e2e     the tests on real engine pairs"
+	@echo "make bench   figures into build/bench.json"
+	@echo "make fmt     rewrite the sources as the formatter wants them"
+
+$(VENV)/.stamp: pyproject.toml
+	@echo "== installing the project's venv"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,dev]'
+	touch $@
+
+demo: $(VENV)/.stamp
+	$(BIN)/python -m tests.demo $(ARGS)
+
+test: check unit engine
+
+check: $(VENV)/.stamp
+	@echo "== lint, types, import contracts"
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: $(VENV)/.stamp
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+unit: $(VENV)/.stamp
+	@echo "== tests without an engine"
+	$(BIN)/coverage run -m pytest tests/core tests/wire tests/shell tests/sglang_hooks $(ARGS)
+	$(BIN)/coverage report
+
+engine: $(VENV)/.stamp
+	@echo "== tests on sglang's own classes, inside the engine's venv"
+	$(BIN)/python -m tests.engine $(SGLANG) $(ARGS)
+
+e2e: $(VENV)/.stamp
+	@echo "== tests on real engine pairs"
+	$(BIN)/python -m pytest tests/e2e --verbose --capture=no $(ARGS)
+
+bench: $(VENV)/.stamp
+	$(BIN)/python -m bench $(ARGS)
+
+clean:
+	rm -rf build/demo.json build/bench.json build/logs

@@ -1,0 +1,204 @@
+"""Every end of a request on prefill, on a real pair with the plugin, with overlap scheduling and without."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.conftest import assert_nothing_is_left, assert_told, free_kv, until
+from tests.pair.running import Pair, running_pair
+from tests.pair.side import PairSpec
+from tests.pair.traffic import Client, Order
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["overlap", "no-overlap"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    spec = PairSpec.of(plugin=True, overlap=request.param, timeout_s=120)
+    with running_pair(spec, "ends") as running:
+        yield running
+
+
+async def test_normal_traffic_is_served(pair: Pair, client: Client) -> None:
+    sent = [client.send(Order(text=f"{n} " * 200)) for n in range(4)]
+
+    for one in sent:
+        assert (await one.prefill).is_good
+        assert (await one.decode).is_good
+
+
+async def test_waiting(pair: Pair, client: Client) -> None:
+    busy = client.send(Order(text="a" * 12_000))
+    await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=busy.order.room)
+    waiting = client.send(Order(text="b" * 4_000))
+    await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=waiting.order.room)
+
+    await client.abort(waiting.order.rid)
+
+    assert_told(await waiting.prefill, await waiting.decode)
+    assert (await busy.decode).is_good
+    await assert_nothing_is_left(client, waiting.order.room)
+
+
+async def test_bootstrap_queue_and_the_decode_that_comes_late(pair: Pair, client: Client) -> None:
+    order = Order(text="c" * 500)
+    prefill = client.send_prefill(order)
+
+    async def queued() -> bool:
+        return bool((await client.tables("prefill"))["bootstrap"])
+
+    await until(queued, "the request is not in the bootstrap queue")
+    await client.abort(order.rid)
+    await prefill
+    await assert_nothing_is_left(client, order.room)
+
+    decode = await client.send_decode(order)
+
+    assert not decode.is_good
+    assert decode.took_s < 5.0
+    await assert_nothing_is_left(client, order.room)
+
+
+async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client) -> None:
+    order = Order(text="d" * 500)
+    prefill = client.send_prefill(order)
+
+    async def queued() -> bool:
+        return bool((await client.tables("prefill"))["bootstrap"])
+
+    await until(queued, "the request is not in the bootstrap queue")
+    await client.abort(order.rid)
+    await prefill
+    late = client.send_decode(order)
+    await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=order.room)
+    assert not (await late).is_good
+
+    again = client.send(Order(text="e" * 500, room=order.room))
+
+    assert (await again.prefill).is_good
+    assert (await again.decode).is_good
+    await assert_nothing_is_left(client, order.room)
+
+
+async def test_between_the_chunks_with_a_transfer_held_open(pair: Pair, client: Client) -> None:
+    """Prefill's pages and slot stay reserved and decode hears nothing while a chunk is being written."""
+    with pair.held_transfers():
+        sent = client.send(Order(text="f" * 60_000))
+        began = len(pair.events.all("write_began", role="prefill"))
+        await pair.events.wait_for("write_began", role="prefill", count=began + 1)
+        await client.abort(sent.order.rid)
+
+        async def parked() -> bool:
+            tables = await client.tables("prefill")
+            return bool(tables["inflight"]) and not tables["chunked"]
+
+        await until(parked, "the chunked request is not parked")
+        tables = await client.tables("prefill")
+        assert tables["metadata_free"] == tables["metadata_total"] - 1
+        assert free_kv(tables) < tables["kv_total"]
+        assert not sent.prefill.done()
+        assert not sent.decode.done()
+
+    assert_told(await sent.prefill, await sent.decode)
+    assert (await sent.prefill).finish_type == "abort"
+    await assert_nothing_is_left(client, sent.order.room)
+
+
+async def test_inflight_with_a_chunk_that_was_not_taken_yet(pair: Pair, client: Client) -> None:
+    with pair.held_transfers():
+        sent = client.send(Order(text="g" * 12_000))
+
+        async def inflight() -> bool:
+            return bool((await client.tables("prefill"))["inflight"])
+
+        await until(inflight, "the request is not in the inflight queue")
+        await client.abort(sent.order.rid)
+        tables = await client.tables("prefill")
+        assert (tables["inflight"], tables["metadata_free"]) == (1, tables["metadata_total"] - 1)
+        assert not sent.decode.done()
+
+    assert_told(await sent.prefill, await sent.decode)
+    await assert_nothing_is_left(client, sent.order.room)
+
+
+async def test_inflight_whose_last_chunk_is_being_written_succeeds(pair: Pair, client: Client) -> None:
+    """The abort comes too late: decode has its Success, and is never told anything else."""
+    with pair.held_transfers():
+        sent = client.send(Order(text="h" * 1_000))
+
+        async def inflight() -> bool:
+            return bool((await client.tables("prefill"))["inflight"])
+
+        await until(inflight, "the request is not in the inflight queue")
+        await client.abort(sent.order.rid)
+        assert not sent.decode.done()
+
+    assert (await sent.decode).is_good
+    assert (await sent.prefill).status == 200
+    await assert_nothing_is_left(client, sent.order.room)
+
+
+async def test_running(pair: Pair, client: Client) -> None:
+    """With overlap the abort meets a forward whose result is still out: stock ignores it and sends. Without overlap
+    the result is there first, and the abort finds the request being sent or gone."""
+    if not pair.spec.prefill.overlap:
+        pytest.skip("only overlap scheduling has this window")
+    sent = client.send(Order(text="i" * 6_000))
+    await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
+    await asyncio.sleep(0.2)  # the forward takes longer, its result is looked at one iteration later
+    await client.abort(sent.order.rid)
+
+    prefill, decode = await sent.prefill, await sent.decode
+    assert prefill.finish_type == "abort"
+    assert_told(prefill, decode)
+    await assert_nothing_is_left(client, sent.order.room)
+
+
+async def test_abort_all_with_requests_in_every_queue(pair: Pair, client: Client) -> None:
+    lone = client.send_prefill(Order(text="j" * 500))
+    chunked = client.send(Order(text="k" * 30_000))
+    await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=chunked.order.room)
+    waiting = [client.send(Order(text="l" * 4_000)) for _ in range(4)]
+    for one in waiting:
+        await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=one.order.room)
+
+    await client.abort_all()
+
+    await lone
+    for one in (chunked, *waiting):
+        assert_told(await one.prefill, await one.decode)
+        await assert_nothing_is_left(client, one.order.room)
+
+
+async def test_client_goes_away(pair: Pair, client: Client) -> None:
+    sent = client.send(Order(text="m" * 30_000))
+    await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
+    sent.prefill.cancel()
+    aborted = await pair.events.wait_for("abort", role="prefill", rid=sent.order.rid)
+
+    decode = await sent.decode
+
+    assert not decode.is_good
+    assert decode.answered_at - aborted["t"] < 10.0  # the running chunk comes first
+    await assert_nothing_is_left(client, sent.order.room)
+
+
+async def test_decodes_own_client_goes_away(pair: Pair, client: Client) -> None:
+    """Decode's ABORT ends prefill's half; nothing is left and nothing hangs."""
+    sent = client.send(Order(text="n" * 30_000))
+    await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
+    await client.abort(sent.order.rid, role="decode")
+    await pair.events.wait_for("in", role="prefill", tag="ABORT", room=sent.order.room)
+
+    await sent.decode
+    await sent.prefill
+    await assert_nothing_is_left(client, sent.order.room)
+
+
+async def test_no_fault_was_contained_on_the_way(pair: Pair, client: Client) -> None:
+    """Comes last in this module: a contained fault would hide behind stock behaviour."""
+    report = (await client.server_info("prefill"))["internal_states"][0]["pd_sidecar"]
+
+    assert report["faults"] == {}
+    assert report["stream"]["connected"]
+    assert report["counts"]["undrained_lives"] == 0
+    assert report["lives"]["open"] == 0
