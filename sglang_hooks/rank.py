@@ -60,7 +60,7 @@ class Rank:
         self._hello = hello
         self._drain_timeout_s = drain_timeout_s
         self._clock = clock
-        self._last_seq = 0
+        self.last_seq = 0
 
     # -- the emitter's questions
 
@@ -268,5 +268,5 @@ class Rank:
         return DecodeHandshake(self._seq(), life.room, life.number, endpoint, life.endpoints[endpoint])
 
     def _seq(self) -> int:
-        self._last_seq += 1
-        return self._last_seq
+        self.last_seq += 1
+        return self.last_seq
