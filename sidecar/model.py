@@ -1,7 +1,7 @@
 """The vocabulary: what engines say (facts), what the sidecar answers (replies), what decode is owed (notices).
 
-Values only. A *room* is sglang's `bootstrap_room`, which is reused; a *life* is one use of it at one rank. Lives are numbered by
-the rank's process, always upwards, so (process, room, life) names one request at one rank for good.
+Values only. A *room* is sglang's `bootstrap_room`, which is reused; a *life* is one use of it at one rank. Lives are
+numbered by the rank's process, always upwards, so (process, room, life) names one request at one rank for good.
 """
 
 import enum
@@ -74,8 +74,8 @@ class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake"):
 class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded"):
     """The life ended at this rank. `at_s` is the host's monotonic clock.
 
-    FAILED and `drained`: this rank writes nothing more for it, so decode may be told. FAILED and not `drained`: the drain timeout
-    passed first; only a decode that holds its pages itself may be told.
+    FAILED and `drained`: this rank writes nothing more for it, so decode may be told. FAILED and not `drained`: the
+    drain timeout passed first; only a decode that holds its pages itself may be told.
     """
 
     seq: int
@@ -97,7 +97,8 @@ class DecodeAborted(Struct, frozen=True, array_like=True, tag="aborted"):
 
 
 class DecodeRegistered(Struct, frozen=True, array_like=True, tag="registered"):
-    """Decode registered its KV buffers (`KVArgsRegisterInfo`). A new `session` at a known endpoint is a restarted decode.
+    """Decode registered its KV buffers (`KVArgsRegisterInfo`). A new `session` at a known endpoint is a restarted
+    decode.
 
     `frames` is the length of the message, by which sglang versions differ.
     """
@@ -149,8 +150,12 @@ Reply: TypeAlias = Welcome | Accepted | Settled | Refusal
 
 
 class Notice(Struct, frozen=True):
-    """What decode gets: `room` failed at `prefill_rank`. `cause` travels only where the wire can take it."""
+    """What decode gets: `room` failed at `prefill_rank`. `cause` travels only where the wire can take it.
+
+    `backend` is the transfer backend of both engines (sglang `disaggregation_transfer_backend`): it decides the frames.
+    """
 
     room: int
     prefill_rank: int
     cause: str
+    backend: str = "mooncake"

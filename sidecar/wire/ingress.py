@@ -1,4 +1,6 @@
-"""Frames between the hooks and the sidecar: a big-endian length of four bytes, then one msgpack value of `sidecar.model`."""
+"""Frames between the hooks and the sidecar: a big-endian length of four bytes, then one msgpack value of
+`sidecar.model`.
+"""
 
 import struct
 from collections.abc import Iterator
@@ -31,7 +33,9 @@ class FrameReader(Generic[Message]):
         self._pending = bytearray()
 
     def feed(self, received: bytes) -> Iterator[Message]:
-        """Yields every message that is complete. Raises WireError for an oversized frame or one that is no known message."""
+        """Yields every message that is complete. Raises WireError for an oversized frame or one that is no known
+        message.
+        """
         self._pending += received
         start = 0
         try:

@@ -1,0 +1,19 @@
+"""`pd-sidecar` and `python -m sidecar`. Detaching comes before any import that takes time: the caller is a starting
+engine.
+"""
+
+import sys
+
+from sidecar.detach import detach
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["run"] and "--detach" in sys.argv:
+        detach()
+    from sidecar.cli import main as run_command  # noqa: PLC0415 - see above
+
+    run_command()
+
+
+if __name__ == "__main__":
+    main()

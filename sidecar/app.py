@@ -1,0 +1,166 @@
+"""The composition root: builds core and shells, starts them in order, and ends them in order."""
+
+import asyncio
+import contextlib
+import random
+import resource
+import secrets
+import signal
+import time
+from importlib.metadata import version
+from typing import Any
+
+import structlog
+import uvloop
+import zmq
+from prometheus_client import CollectorRegistry
+
+from sidecar.config import Config
+from sidecar.core.notifier import Limits, Notifier
+from sidecar.core.outbox import OutboxLimits
+from sidecar.core.rooms import RoomLimits
+from sidecar.errors import ConfigError
+from sidecar.shell import log
+from sidecar.shell.driver import Driver
+from sidecar.shell.ingress import IngressServer
+from sidecar.shell.metrics import SidecarCollector
+from sidecar.shell.pulse import Pulse
+from sidecar.shell.push import FROZEN_PEER_LIMIT_S, PushPool
+from sidecar.shell.rendezvous import Rendezvous
+from sidecar.shell.status import room_document, status_document
+from sidecar.wire.kv_status import FORMS
+
+EXIT_NOTHING_OWED = 0
+EXIT_OWED = 3
+
+DESCRIPTORS_PER_ENDPOINT = 4
+"""A PUSH socket, its connection, and two for the monitor."""
+
+DESCRIPTORS_RESERVED = 256
+LINGER_MS = 1000
+
+
+def serve(config: Config) -> int:
+    """Runs until told to end or out of work. Raises ConfigError and SocketTakenError before serving."""
+    file = log.BoundedFile(config.log_file) if config.log_file else None
+    log.configure(level=config.log_level, file=file)
+    with Rendezvous(config.socket, group=config.socket_group) as rendezvous:
+        return uvloop.run(_serve(config, rendezvous))
+
+
+def connection_budget() -> int:
+    """Raises the soft limit of descriptors to the hard one and answers how many endpoints fit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    usable = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usable, hard))
+    return max(16, (usable * 9 // 10 - DESCRIPTORS_RESERVED) // DESCRIPTORS_PER_ENDPOINT)
+
+
+async def _serve(config: Config, rendezvous: Rendezvous) -> int:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_report_fault)
+    ending = asyncio.Event()
+    budget = connection_budget()
+    notifier = Notifier(
+        epoch=secrets.token_hex(8), limits=_limits(config, budget), jitter=random.random, now=time.monotonic()
+    )
+    driver = Driver(notifier, loop=loop, clock=time.monotonic, on_retire=ending.set)
+    async with contextlib.AsyncExitStack() as stack:
+        push = PushPool(driver, context=_zmq_context(stack, budget))
+        stack.callback(push.close_all, linger_ms=LINGER_MS)
+        ingress = IngressServer(driver, uid=rendezvous.uid, group=config.socket_group)
+        driver.attach(push=push, streams=ingress)
+        stack.callback(driver.stop)
+        pulse = Pulse(loop=loop, clock=time.monotonic)
+        pulse.start()
+        stack.callback(pulse.stop)
+        collector = SidecarCollector(
+            notifier=notifier, push=push, ingress=ingress, pulse=pulse, version=version("pd-sidecar")
+        )
+        await _start_admin(stack, config, notifier=notifier, ingress=ingress, collector=collector)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        await ingress.start(rendezvous)
+        driver.pump()
+        if config.settle_after_s < FROZEN_PEER_LIMIT_S:
+            _warn_of_early_settling(config.settle_after_s)
+        log = structlog.get_logger("sidecar")
+        log.info("ready", socket=str(config.socket), epoch=notifier.epoch, connection_budget=budget)
+        await ending.wait()
+        return await _finish(driver, ingress, grace_s=config.grace_s)
+
+
+def _warn_of_early_settling(settle_after_s: float) -> None:
+    structlog.get_logger("sidecar").warning(
+        "settles before a frozen peer is found out",
+        settle_after_s=settle_after_s,
+        frozen_peer_limit_s=FROZEN_PEER_LIMIT_S,
+    )
+
+
+def _report_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A bug here or in a library: loud, and the stream or timer it happened in is all that it costs."""
+    structlog.get_logger("sidecar").error("fault", text=context["message"], exc_info=context.get("exception"))
+
+
+async def _finish(driver: Driver, ingress: IngressServer, *, grace_s: float) -> int:
+    notifier = driver.notifier
+    driver.begin_shutdown()
+    ingress.stop()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace_s):
+            await driver.idle()
+    pending = notifier.outbox.pending
+    report = structlog.get_logger("sidecar").warning if pending else structlog.get_logger("sidecar").info
+    report("ending", still_owed=pending, handed_off_unsettled=len(notifier.outbox) - pending)
+    return EXIT_OWED if pending else EXIT_NOTHING_OWED
+
+
+def _limits(config: Config, budget: int) -> Limits:
+    return Limits(
+        rooms=RoomLimits(records=config.record_limit),
+        outbox=OutboxLimits(settle_after_s=config.settle_after_s, idle_close_s=config.idle_close_s, connections=budget),
+        idle_exit_s=config.idle_exit_s,
+        backends=frozenset(FORMS),
+    )
+
+
+def _zmq_context(stack: contextlib.AsyncExitStack, budget: int) -> "zmq.Context[zmq.Socket[bytes]]":
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+    context.set(zmq.MAX_SOCKETS, min(65_535, 2 * budget + 64))
+    stack.callback(context.term)
+    return context
+
+
+async def _start_admin(
+    stack: contextlib.AsyncExitStack,
+    config: Config,
+    *,
+    notifier: Notifier,
+    ingress: IngressServer,
+    collector: SidecarCollector,
+) -> None:
+    if config.admin is None:
+        return
+    from sidecar.shell.admin import AdminServer  # noqa: PLC0415 - aiohttp is two thirds of the start-up time
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    admin = AdminServer(
+        registry=registry,
+        is_ready=lambda: ingress.is_serving,
+        status=lambda: status_document(notifier, now=time.monotonic()),
+        trace=lambda room: room_document(notifier, room, now=time.monotonic()),
+    )
+    host, port = config.admin
+    try:
+        served = await admin.start(host, port)
+    except OSError as error:
+        reason = f"--admin {host}:{port} cannot be served: {error.strerror or error}"
+        if not config.idle_exit_s:
+            raise ConfigError(f"{reason}; choose another port or off") from error
+        structlog.get_logger("sidecar").warning("no admin server", reason=reason)
+        return
+    stack.push_async_callback(admin.stop)
+    structlog.get_logger("sidecar").info("admin server", host=host, port=served)

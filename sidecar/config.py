@@ -1,0 +1,61 @@
+"""The settings of the service: one frozen value, whole and checked. Flags and environment are read here and nowhere
+else.
+"""
+
+import os
+from pathlib import Path
+
+from msgspec import Struct
+
+from sidecar.errors import ConfigError
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """`admin` is host and port, or None for no HTTP. `idle_exit_s` 0: never end by itself, as under a supervisor."""
+
+    socket: Path
+    socket_group: int | None = None
+    admin: tuple[str, int] | None = ("127.0.0.1", 9464)
+    log_level: str = "info"
+    log_file: Path | None = None
+    record_limit: int = 4096
+    settle_after_s: float = 5.0
+    idle_exit_s: float = 0.0
+    idle_close_s: float = 600.0
+    grace_s: float = 5.0
+
+
+def default_socket() -> Path:
+    """One sidecar for each user of a host."""
+    return Path(f"/tmp/pd-sidecar-{os.getuid()}/sidecar.sock")  # noqa: S108 - the directory is 0700 and its owner is checked
+
+
+def checked(config: Config) -> Config:
+    """Raises ConfigError that names the setting and says what it may be."""
+    if not config.socket.is_absolute():
+        raise ConfigError(f"--socket {config.socket} is relative: give an absolute path")
+    if config.log_level not in LOG_LEVELS:
+        raise ConfigError(f"--log-level {config.log_level} is unknown: use one of {', '.join(LOG_LEVELS)}")
+    if not 1 <= config.record_limit <= 1_000_000:
+        raise ConfigError(f"--record-limit {config.record_limit} is out of range: use 1 to 1000000")
+    for flag, seconds in (
+        ("--settle-after-s", config.settle_after_s),
+        ("--idle-exit-s", config.idle_exit_s),
+        ("--idle-close-s", config.idle_close_s),
+        ("--grace-s", config.grace_s),
+    ):
+        if not 0 <= seconds <= 86_400:
+            raise ConfigError(f"{flag} {seconds} is out of range: use 0 to 86400")
+    return config
+
+
+def parse_admin(text: str) -> tuple[str, int] | None:
+    """`HOST:PORT`, `[HOST]:PORT` or `off`. Raises ConfigError."""
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise ConfigError(f"--admin {text} is no address: use HOST:PORT or off")
+    return host.removeprefix("[").removesuffix("]"), int(port)

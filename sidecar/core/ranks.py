@@ -1,0 +1,118 @@
+"""Which rank processes have said hello, over which stream, and what only they can tell apart."""
+
+from collections import OrderedDict
+
+from sidecar.model import DecodeEndpoint, Hello
+
+RANK_LIMIT = 1024
+"""Processes remembered, connected or not; those that left longest ago are forgotten first."""
+
+REGISTRATION_LIMIT = 8192
+"""Decode endpoints whose session is remembered for each rank."""
+
+
+class Rank:
+    """`last_seq` over all its streams tells a replay from news; `unacknowledged` is the highest seq of this stream not
+    yet answered.
+    """
+
+    def __init__(self, hello: Hello, stream: int) -> None:
+        self.hello = hello
+        self.stream: int | None = stream
+        self.last_seq = -1
+        self.unacknowledged: int | None = None
+        self.has_said_goodbye = False
+        self._sessions: OrderedDict[DecodeEndpoint, tuple[int, str]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Rank {self.hello.process} rank={self.hello.prefill_rank} stream={self.stream} seq={self.last_seq}>"
+
+    def accept(self, seq: int) -> bool:
+        """Whether this is a replay of what an earlier stream brought already."""
+        is_replay = seq <= self.last_seq
+        self.last_seq = max(seq, self.last_seq)
+        self.unacknowledged = seq if self.unacknowledged is None else max(seq, self.unacknowledged)
+        return is_replay
+
+    def take_unacknowledged(self) -> int | None:
+        seq, self.unacknowledged = self.unacknowledged, None
+        return seq
+
+    def registered(self, endpoint: DecodeEndpoint, session: str, seq: int) -> bool:
+        """Whether this is news: an older registration, replayed, must not end what a newer one brought."""
+        known = self._sessions.get(endpoint)
+        if known is not None and seq <= known[0]:
+            return False
+        self._sessions[endpoint] = (seq, session)
+        self._sessions.move_to_end(endpoint)
+        if len(self._sessions) > REGISTRATION_LIMIT:
+            self._sessions.popitem(last=False)
+        return True
+
+    def has_restarted(self, endpoint: DecodeEndpoint, session: str, seq: int) -> bool:
+        """Whether the endpoint registered under another session after that handshake."""
+        known = self._sessions.get(endpoint)
+        return known is not None and known[0] > seq and known[1] != session
+
+
+class RankTable:
+    def __init__(self, *, limit: int = RANK_LIMIT) -> None:
+        self._limit = limit
+        self._by_stream: dict[int, Rank] = {}
+        self._by_process: OrderedDict[str, Rank] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_process)
+
+    def __repr__(self) -> str:
+        return f"<RankTable connected={len(self._by_stream)} known={len(self._by_process)}>"
+
+    @property
+    def connected(self) -> list[Rank]:
+        return list(self._by_stream.values())
+
+    @property
+    def hellos(self) -> list[Hello]:
+        """Of those connected now."""
+        return [rank.hello for rank in self._by_stream.values()]
+
+    @property
+    def known(self) -> list[Rank]:
+        return list(self._by_process.values())
+
+    def on(self, stream: int) -> Rank | None:
+        return self._by_stream.get(stream)
+
+    def of(self, process: str) -> Rank | None:
+        return self._by_process.get(process)
+
+    def join(self, hello: Hello, stream: int) -> tuple[Rank, int | None]:
+        """The rank, and the stream that this one takes the place of."""
+        rank = self._by_process.get(hello.process)
+        replaced = rank.stream if rank is not None else None
+        if rank is None:
+            rank = self._by_process[hello.process] = Rank(hello, stream)
+        if replaced is not None:
+            del self._by_stream[replaced]
+        rank.hello, rank.stream, rank.unacknowledged, rank.has_said_goodbye = hello, stream, None, False
+        self._by_process.move_to_end(hello.process)
+        self._by_stream[stream] = rank
+        return rank, replaced
+
+    def leave(self, stream: int) -> Rank | None:
+        """None for a stream that never said hello or whose process has a newer one."""
+        rank = self._by_stream.pop(stream, None)
+        if rank is not None:
+            rank.stream = None
+            self._by_process.move_to_end(rank.hello.process)
+        return rank
+
+    def forget_surplus(self) -> list[Rank]:
+        """Those pushed out by the limit. A connected one never is."""
+        surplus = len(self._by_process) - self._limit
+        if surplus <= 0:
+            return []
+        gone = [rank for rank in self._by_process.values() if rank.stream is None][:surplus]
+        for rank in gone:
+            del self._by_process[rank.hello.process]
+        return gone

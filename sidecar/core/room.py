@@ -1,0 +1,171 @@
+"""One life of one room at one rank: who shook hands, how it ended, and hence who is owed a notice.
+
+All rules for a single life are in TABLE. The late handshake is no case of its own: a room holds endpoints and an end,
+and owes the product of both, whichever came first.
+
+A fact about an endpoint is news when its sequence number is above that of the last fact about that endpoint in this
+life; else it is a replay, which changes nothing and owes nothing twice.
+"""
+
+import enum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from sidecar.core.actions import LifeKey, Outcome
+from sidecar.model import DecodeEndpoint
+
+ENDPOINT_LIMIT = 1024
+"""Endpoints of one life. Each prefill rank hears from a few dozen decode ranks at most."""
+
+
+class RoomState(enum.Enum):
+    OPEN = "open"
+    FAILED = "failed"  # a terminal record: every endpoint that shakes hands is owed a notice
+    UNDRAINED = "undrained"  # failed, but the rank may still write: recorded and never told
+    SUCCEEDED = "succeeded"
+
+
+class RoomInput(enum.Enum):
+    OPENED = enum.auto()
+    HANDSHAKE = enum.auto()
+    ABORTED = enum.auto()
+    FAILURE = enum.auto()
+    UNDRAINED_FAILURE = enum.auto()
+    SUCCESS = enum.auto()
+
+
+class Effect(enum.Enum):
+    NONE = enum.auto()
+    NOTE = enum.auto()  # remember the endpoint
+    TELL = enum.auto()  # remember the endpoint and owe it a notice
+    TELL_ALL = enum.auto()  # owe every endpoint known so far
+    SETTLE = enum.auto()  # that endpoint is owed nothing
+    CONTRADICTION = enum.auto()  # a second, different end: the first one stands
+
+
+_S, _I, _E = RoomState, RoomInput, Effect
+
+TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
+    _S.OPEN: {
+        _I.OPENED: (_S.OPEN, _E.NONE),
+        _I.HANDSHAKE: (_S.OPEN, _E.NOTE),
+        _I.ABORTED: (_S.OPEN, _E.SETTLE),
+        _I.FAILURE: (_S.FAILED, _E.TELL_ALL),
+        _I.UNDRAINED_FAILURE: (_S.UNDRAINED, _E.NONE),
+        _I.SUCCESS: (_S.SUCCEEDED, _E.NONE),
+    },
+    _S.FAILED: {
+        _I.OPENED: (_S.FAILED, _E.NONE),
+        _I.HANDSHAKE: (_S.FAILED, _E.TELL),
+        _I.ABORTED: (_S.FAILED, _E.SETTLE),
+        _I.FAILURE: (_S.FAILED, _E.NONE),
+        _I.UNDRAINED_FAILURE: (_S.FAILED, _E.NONE),
+        _I.SUCCESS: (_S.FAILED, _E.CONTRADICTION),
+    },
+    _S.UNDRAINED: {
+        _I.OPENED: (_S.UNDRAINED, _E.NONE),
+        _I.HANDSHAKE: (_S.UNDRAINED, _E.NOTE),
+        _I.ABORTED: (_S.UNDRAINED, _E.SETTLE),
+        _I.FAILURE: (_S.FAILED, _E.TELL_ALL),  # it drained after all
+        _I.UNDRAINED_FAILURE: (_S.UNDRAINED, _E.NONE),
+        _I.SUCCESS: (_S.UNDRAINED, _E.CONTRADICTION),
+    },
+    _S.SUCCEEDED: {
+        _I.OPENED: (_S.SUCCEEDED, _E.NONE),
+        _I.HANDSHAKE: (_S.SUCCEEDED, _E.NONE),  # early for the next life, not late for this one
+        _I.ABORTED: (_S.SUCCEEDED, _E.NONE),
+        _I.FAILURE: (_S.SUCCEEDED, _E.CONTRADICTION),
+        _I.UNDRAINED_FAILURE: (_S.SUCCEEDED, _E.CONTRADICTION),
+        _I.SUCCESS: (_S.SUCCEEDED, _E.NONE),
+    },
+}
+
+
+class Handshake(Struct, frozen=True):
+    """The last that was heard of an endpoint in this life."""
+
+    session: str
+    seq: int
+    is_settled: bool = False
+
+
+class Owe(Struct, frozen=True):
+    """`is_news`: decode may have a new request waiting, so an earlier hand-off does not count."""
+
+    endpoint: DecodeEndpoint
+    session: str
+    seq: int
+    is_news: bool
+
+
+class Settle(Struct, frozen=True):
+    endpoint: DecodeEndpoint
+    outcome: Outcome
+
+
+class Reaffirm(Struct, frozen=True):
+    """The rank asks again about an endpoint that is settled: its answer was lost with an earlier stream."""
+
+    endpoint: DecodeEndpoint
+
+
+Claim: TypeAlias = Owe | Settle | Reaffirm
+
+
+class Room:
+    def __init__(self, key: LifeKey) -> None:
+        self.key = key
+        self.state = RoomState.OPEN
+        self.cause = ""
+        self.concluded_at_s = 0.0
+        self.expires_at = 0.0
+        self.endpoints: dict[DecodeEndpoint, Handshake] = {}
+
+    def __repr__(self) -> str:
+        return f"<Room {self.key.room}#{self.key.life} {self.state.value} endpoints={len(self.endpoints)}>"
+
+    def advance(self, given: RoomInput) -> Effect:
+        self.state, effect = TABLE[self.state][given]
+        return effect
+
+    def handshake(self, endpoint: DecodeEndpoint, session: str, seq: int) -> list[Claim]:
+        effect = self.advance(RoomInput.HANDSHAKE)
+        known = self.endpoints.get(endpoint)
+        is_news = known is None or seq > known.seq
+        if is_news and effect is not Effect.NONE:
+            self.endpoints[endpoint] = Handshake(session, seq)
+        if effect is not Effect.TELL:
+            return []
+        if known is not None and known.is_settled and not is_news:
+            return [Reaffirm(endpoint)]
+        return [Owe(endpoint, session, seq, is_news)]
+
+    def aborted(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
+        known = self.endpoints.get(endpoint)
+        if known is not None and seq <= known.seq:
+            return []
+        if self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
+            return []
+        self.endpoints[endpoint] = Handshake(known.session if known else "", seq, is_settled=True)
+        return [Settle(endpoint, Outcome.DECODE_ABORTED)]
+
+    def conclude(self, given: RoomInput, *, cause: str, at_s: float, expires_at: float) -> tuple[Effect, list[Claim]]:
+        """The first cause stands, the latest expiry too: a room that drained late is owed for its whole time."""
+        before = self.state
+        effect = self.advance(given)
+        if self.state is before:
+            return effect, []
+        self.cause = self.cause or cause
+        self.concluded_at_s = at_s
+        self.expires_at = max(self.expires_at, expires_at)
+        if effect is not Effect.TELL_ALL:
+            return effect, []
+        waiting = [(endpoint, known) for endpoint, known in self.endpoints.items() if not known.is_settled]
+        return effect, [Owe(endpoint, known.session, known.seq, is_news=False) for endpoint, known in waiting]
+
+    def settled(self, endpoint: DecodeEndpoint, seq: int = 0) -> None:
+        """The endpoint is owed nothing for this life by any fact up to `seq` or up to the last one known."""
+        known = self.endpoints.get(endpoint)
+        if known is not None:
+            self.endpoints[endpoint] = Handshake(known.session, max(seq, known.seq), is_settled=True)

@@ -1,0 +1,226 @@
+"""All lives of all rooms: finds, bounds and expires them, and holds the rules that span several lives of one room.
+
+Across ranks nothing is superseded: another process's life of the same room is another request's half, or the same
+request's at another rank.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from sidecar.core.actions import LifeKey
+from sidecar.core.deadlines import Deadlines
+from sidecar.core.room import ENDPOINT_LIMIT, Claim, Effect, Owe, Reaffirm, Room, RoomInput, RoomState
+from sidecar.core.stats import Stats
+from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, TerminalStatus
+
+GENERIC_CAUSE = "prefill gave the request up"
+"""For an end whose record was evicted."""
+
+
+class RoomLimits(Struct, frozen=True, kw_only=True):
+    records: int = 4096
+    open_rooms: int = 65_536
+    succeeded: int = 8192
+    tombstones: int = 262_144
+
+
+class End(Struct, frozen=True):
+    """What a notice about an ended life needs to know of it."""
+
+    cause: str
+    owed_since: float
+    expires_at: float
+    has_newer_life: bool
+
+
+class RoomTable:
+    def __init__(self, *, limits: RoomLimits, stats: Stats) -> None:
+        self._limits = limits
+        self._stats = stats
+        self._lives: dict[tuple[str, int], dict[int, Room]] = {}
+        self._open: OrderedDict[LifeKey, Room] = OrderedDict()
+        self._records: OrderedDict[LifeKey, Room] = OrderedDict()
+        self._succeeded: OrderedDict[LifeKey, Room] = OrderedDict()
+        self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
+        self._expiries: Deadlines[LifeKey] = Deadlines()
+
+    def __repr__(self) -> str:
+        return f"<RoomTable open={len(self._open)} records={len(self._records)} tombstones={len(self._tombstones)}>"
+
+    @property
+    def open_rooms(self) -> int:
+        return len(self._open)
+
+    @property
+    def records(self) -> int:
+        return len(self._records)
+
+    @property
+    def tombstones(self) -> int:
+        return len(self._tombstones)
+
+    def find(self, key: LifeKey) -> Room | None:
+        lives = self._lives.get((key.process, key.room))
+        return lives.get(key.life) if lives else None
+
+    def lives_of(self, process: str, room: int) -> list[Room]:
+        return list(self._lives.get((process, room), {}).values())
+
+    # -- facts
+
+    def opened(self, key: LifeKey, now: float) -> bool:
+        """Whether the life is new here."""
+        if self.find(key) is not None or self._is_buried(key, now):
+            return False
+        self._add(key)
+        return True
+
+    def handshake(self, key: LifeKey, fact: DecodeHandshake, *, is_replay: bool, now: float) -> list[Claim]:
+        others = self._lives.get((key.process, key.room), {})
+        if any(room.key.life > key.life and fact.endpoint in room.endpoints for room in others.values()):
+            self._stats.handshakes_superseded += 1
+            return []
+        self._void_older(key, fact.endpoint, fact.seq)
+        known = others.get(key.life)
+        if known is None and self._is_buried(key, now):
+            if is_replay:
+                return [Reaffirm(fact.endpoint)]
+            return [Owe(fact.endpoint, fact.session, fact.seq, is_news=True)]
+        known = known or self._add(key)
+        if len(known.endpoints) >= ENDPOINT_LIMIT and fact.endpoint not in known.endpoints:
+            self._stats.handshakes_over_limit += 1
+            return []
+        return known.handshake(fact.endpoint, fact.session, fact.seq)
+
+    def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
+        self._void_older(key, endpoint, seq)
+        room = self.find(key)
+        if room is None or (len(room.endpoints) >= ENDPOINT_LIMIT and endpoint not in room.endpoints):
+            return []
+        return room.aborted(endpoint, seq)
+
+    def concluded(self, key: LifeKey, fact: RoomConcluded, *, ttl_s: float, now: float) -> list[Claim]:
+        at_s = fact.at_s if fact.at_s <= now else now
+        expires_at = at_s + ttl_s
+        given = _input_of(fact)
+        if self._is_buried(key, now):
+            return []
+        if expires_at <= now and given is not RoomInput.SUCCESS:
+            self._conclude_expired(key)
+            return []
+        room = self.find(key) or self._add(key)
+        before = room.state
+        effect, claims = room.conclude(given, cause=fact.cause, at_s=at_s, expires_at=expires_at)
+        self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
+        if room.state is not before:
+            self._keep_end(room)
+        return claims
+
+    def settled(self, key: LifeKey, endpoint: DecodeEndpoint) -> None:
+        room = self.find(key)
+        if room is not None:
+            room.settled(endpoint)
+
+    def end_of(self, key: LifeKey, now: float) -> End:
+        """For a life that is failed or buried."""
+        lives = self._lives.get((key.process, key.room), {})
+        has_newer_life = any(number > key.life for number in lives)
+        room = lives.get(key.life)
+        if room is None:
+            return End(GENERIC_CAUSE, now, self._tombstones[key], has_newer_life)
+        return End(room.cause, room.concluded_at_s, room.expires_at, has_newer_life)
+
+    def forget_open(self, process: str) -> int:
+        """How many open lives of that process there were."""
+        gone = [room for key, room in self._open.items() if key.process == process]
+        for room in gone:
+            self._remove(room)
+        return len(gone)
+
+    # -- time
+
+    def handle_timer(self, now: float) -> None:
+        for key in self._expiries.pop_due(now):
+            self._stats.records_expired += 1
+            self._remove(self._records[key])
+        while self._tombstones and next(iter(self._tombstones.values())) <= now:
+            self._tombstones.popitem(last=False)
+
+    def next_deadline(self) -> float | None:
+        return self._expiries.next()
+
+    # -- inside
+
+    def _void_older(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int) -> None:
+        """The endpoint spoke of this life: it waits in no older one any more."""
+        for number, room in self._lives.get((key.process, key.room), {}).items():
+            if number < key.life:
+                room.settled(endpoint, seq)
+
+    def _conclude_expired(self, key: LifeKey) -> None:
+        """A replay brought back a life whose record has had its time."""
+        room = self._open.get(key)
+        if room is not None:
+            self._stats.records_expired += 1
+            self._remove(room)
+
+    def _is_buried(self, key: LifeKey, now: float) -> bool:
+        expires_at = self._tombstones.get(key)
+        return expires_at is not None and expires_at > now
+
+    def _add(self, key: LifeKey) -> Room:
+        if len(self._open) >= self._limits.open_rooms:
+            self._stats.open_rooms_dropped["limit"] += 1
+            self._remove(next(iter(self._open.values())))
+        room = self._open[key] = Room(key)
+        self._lives.setdefault((key.process, key.room), {})[key.life] = room
+        return room
+
+    def _keep_end(self, room: Room) -> None:
+        self._open.pop(room.key, None)
+        if room.state is RoomState.SUCCEEDED:
+            self._stats.rooms_succeeded += 1
+            self._succeeded[room.key] = room
+            if len(self._succeeded) > self._limits.succeeded:
+                self._remove(next(iter(self._succeeded.values())))
+            return
+        self._stats.rooms_failed += room.state is RoomState.FAILED
+        self._stats.rooms_undrained += room.state is RoomState.UNDRAINED
+        self._records[room.key] = room
+        self._expiries.set(room.key, room.expires_at)
+        if len(self._records) > self._limits.records:
+            self._evict(next(iter(self._records.values())))
+
+    def _evict(self, room: Room) -> None:
+        """What is owed for it already stays owed; a late handshake is still answered, though without the true cause."""
+        self._stats.records_evicted_early += 1
+        self._expiries.clear(room.key)
+        self._remove(room)
+        if room.state is not RoomState.FAILED:
+            return
+        self._tombstones[room.key] = room.expires_at
+        if len(self._tombstones) > self._limits.tombstones:
+            self._stats.tombstones_lost += 1
+            self._tombstones.popitem(last=False)
+
+    def _remove(self, room: Room) -> None:
+        key = room.key
+        for table in self._tables():
+            table.pop(key, None)
+        lives = self._lives[key.process, key.room]
+        del lives[key.life]
+        if not lives:
+            del self._lives[key.process, key.room]
+
+    def _tables(self) -> Iterator[OrderedDict[LifeKey, Room]]:
+        yield self._open
+        yield self._records
+        yield self._succeeded
+
+
+def _input_of(fact: RoomConcluded) -> RoomInput:
+    if fact.status is TerminalStatus.SUCCESS:
+        return RoomInput.SUCCESS
+    return RoomInput.FAILURE if fact.drained else RoomInput.UNDRAINED_FAILURE

@@ -1,0 +1,175 @@
+"""The pump: whatever happens is fed to the core, what the core wants done is done, and one timer is armed."""
+
+import asyncio
+import math
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+import structlog
+
+from sidecar.core.actions import (
+    Action,
+    CloseEndpoint,
+    CloseStream,
+    Connect,
+    RankJoined,
+    RankLeft,
+    Retire,
+    SendNotice,
+    SendReply,
+)
+from sidecar.core.notifier import Notifier
+from sidecar.model import DecodeEndpoint, Notice, Reply, Upward
+
+MIN_SLEEP_S = 0.001
+"""uvloop's timers have a grain of 1 ms; a shorter one would spin."""
+
+
+class Push(Protocol):
+    def connect(self, endpoint: DecodeEndpoint) -> None: ...
+
+    def offer(self, endpoint: DecodeEndpoint, notice: Notice) -> bool:
+        """Whether it was handed off. Never waits, never raises for what the endpoint is or does."""
+
+    def close(self, endpoint: DecodeEndpoint) -> None: ...
+
+
+class Streams(Protocol):
+    def write(self, stream: int, message: Reply) -> None: ...
+
+    def end(self, stream: int) -> None: ...
+
+
+class Driver:
+    """Everything runs on the loop's thread. `push` and `streams` are attached before the first input."""
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        on_retire: Callable[[], None],
+    ) -> None:
+        self.notifier = notifier
+        self._loop = loop
+        self._clock = clock
+        self._on_retire = on_retire
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for: float | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._log = structlog.get_logger("sidecar").bind()
+        self._push: Push
+        self._streams: Streams
+
+    def attach(self, *, push: Push, streams: Streams) -> None:
+        self._push = push
+        self._streams = streams
+
+    # -- inputs
+
+    def receive(self, stream: int, message: Upward) -> None:
+        """The caller pumps when it has nothing more to hand over."""
+        self._log.debug("received", stream=stream, message=message)
+        self.notifier.receive(stream, message, self._clock())
+
+    def stream_closed(self, stream: int) -> None:
+        self.notifier.stream_closed(stream, self._clock())
+        self.pump()
+
+    def endpoint_up(self, endpoint: DecodeEndpoint) -> None:
+        self.notifier.endpoint_up(endpoint, self._clock())
+        self.pump()
+
+    def endpoint_down(self, endpoint: DecodeEndpoint) -> None:
+        self.notifier.endpoint_down(endpoint, self._clock())
+        self.pump()
+
+    def begin_shutdown(self) -> None:
+        self.notifier.begin_shutdown(self._clock())
+        self.pump()
+
+    # -- the pump
+
+    def pump(self) -> None:
+        while actions := self.notifier.take_actions():
+            for action in actions:
+                self._perform(action)
+        self._arm()
+        if self._waiting is not None and self.notifier.is_idle and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def idle(self) -> None:
+        """Returns once nothing waits to be handed off."""
+        self._waiting = self._loop.create_future()
+        self.pump()
+        await self._waiting
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._armed_for = None
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendNotice():
+                self._send(action)
+            case SendReply(stream, message):
+                self._streams.write(stream, message)
+            case Connect(endpoint):
+                self._push.connect(endpoint)
+            case CloseEndpoint(endpoint):
+                self._push.close(endpoint)
+            case CloseStream(stream):
+                self._streams.end(stream)
+            case RankJoined() | RankLeft():
+                self._report(action)
+            case Retire():
+                self._on_retire()
+            case _:
+                assert_never(action)
+
+    def _send(self, action: SendNotice) -> None:
+        is_taken = self._push.offer(action.endpoint, action.notice)
+        self._log.debug("handed off" if is_taken else "refused", key=action.key)
+        if is_taken:
+            self.notifier.handed_off(action.key, self._clock())
+        else:
+            self.notifier.refused(action.key, self._clock())
+
+    def _report(self, action: RankJoined | RankLeft) -> None:
+        match action:
+            case RankJoined(hello, is_back):
+                self._log.info(
+                    "rank joined",
+                    process=hello.process,
+                    engine=hello.engine,
+                    role=hello.role,
+                    prefill_rank=hello.prefill_rank,
+                    pid=hello.pid,
+                    sglang=hello.sglang,
+                    backend=hello.backend,
+                    is_back=is_back,
+                )
+            case RankLeft(process, pid, in_order, open_rooms):
+                report = self._log.info if in_order else self._log.warning
+                text = "rank left" if in_order else "rank lost: its stream ended without a goodbye"
+                report(text, process=process, pid=pid, open_rooms=open_rooms)
+
+    # -- the timer
+
+    def _arm(self) -> None:
+        deadline = self.notifier.next_deadline()
+        if deadline == self._armed_for:
+            return
+        self.stop()
+        if deadline is None:
+            return
+        wait_s = max(deadline - self._clock(), MIN_SLEEP_S)
+        self._timer = self._loop.call_later(math.ceil(wait_s * 1000) / 1000, self._on_timer)
+        self._armed_for = deadline
+
+    def _on_timer(self) -> None:
+        self._timer = self._armed_for = None
+        self.notifier.handle_timer(self._clock())
+        self.pump()

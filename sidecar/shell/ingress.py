@@ -1,0 +1,161 @@
+"""The unix-stream side: rank processes connect, each stream is read by itself, and a bad one costs only itself."""
+
+import asyncio
+import socket
+import struct
+from collections import Counter
+from typing import Protocol, cast
+
+import structlog
+
+from sidecar.errors import WireError
+from sidecar.model import Refusal, Reply, Upward
+from sidecar.shell.rendezvous import Rendezvous
+from sidecar.wire.ingress import encode, upward_reader
+
+STREAM_LIMIT = 1024
+WRITE_BUFFER_LIMIT_BYTES = 1024 * 1024
+"""Replies that a reader may leave lying. A healthy one leaves none: the kernel's buffer alone takes thousands."""
+
+HELLO_LIMIT_S = 10.0
+
+_PEER = struct.Struct("3i")
+
+
+class Receiver(Protocol):
+    def receive(self, stream: int, message: Upward) -> None: ...
+
+    def pump(self) -> None: ...
+
+    def stream_closed(self, stream: int) -> None: ...
+
+
+class IngressServer:
+    """`junk` counts by kind what was turned away; nothing else of a bad client is kept."""
+
+    def __init__(self, receiver: Receiver, *, uid: int, group: int | None) -> None:
+        self.junk: Counter[str] = Counter()
+        self.accepted = 0
+        self._receiver = receiver
+        self._uid = uid
+        self._group = group
+        self._streams: dict[int, _Stream] = {}
+        self._server: asyncio.AbstractServer | None = None
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def is_serving(self) -> bool:
+        return self._server is not None
+
+    async def start(self, rendezvous: Rendezvous) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Stream(self), sock=rendezvous.listener, backlog=1024)
+
+    def stop(self) -> None:
+        """No more streams, and those that are open end."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for stream in list(self._streams.values()):
+            stream.end()
+
+    # -- the core's orders
+
+    def write(self, stream: int, message: Reply) -> None:
+        if (known := self._streams.get(stream)) is not None:
+            known.write(message)
+
+    def end(self, stream: int) -> None:
+        if (known := self._streams.get(stream)) is not None:
+            known.end()
+
+    # -- for the streams
+
+    def admit(self, stream: "_Stream", peer: tuple[int, int, int]) -> int | None:
+        """The stream's number, or None when it is not served."""
+        pid, uid, gid = peer
+        if uid not in (self._uid, 0) and (self._group is None or gid != self._group):
+            self.junk["foreign_user"] += 1
+            structlog.get_logger("sidecar").warning("stream of another user refused", pid=pid, uid=uid, gid=gid)
+            return None
+        if len(self._streams) >= STREAM_LIMIT:
+            self.junk["too_many_streams"] += 1
+            return None
+        self.accepted += 1
+        self._streams[self.accepted] = stream
+        return self.accepted
+
+    def receive(self, stream: int, message: Upward) -> None:
+        self._receiver.receive(stream, message)
+
+    def pump(self) -> None:
+        self._receiver.pump()
+
+    def closed(self, stream: int) -> None:
+        if self._streams.pop(stream, None) is not None:
+            self._receiver.stream_closed(stream)
+
+
+class _Stream(asyncio.Protocol):
+    def __init__(self, server: IngressServer) -> None:
+        self._server = server
+        self._reader = upward_reader()
+        self._number: int | None = None
+        self._is_silent = True
+        self._transport: asyncio.Transport
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._number = self._server.admit(self, _peer_of(transport))
+        if self._number is None:
+            self._transport.abort()
+            return
+        self._patience = asyncio.get_running_loop().call_later(HELLO_LIMIT_S, self._give_up_waiting)
+
+    def data_received(self, data: bytes) -> None:
+        if self._number is None or self._transport.is_closing():
+            return
+        self._is_silent = False
+        try:
+            for message in self._reader.feed(data):
+                self._server.receive(self._number, message)
+        except WireError as error:
+            self._server.junk["malformed"] += 1
+            structlog.get_logger("sidecar").warning("stream closed: malformed input", reason=str(error))
+            self._server.pump()
+            self.write(Refusal(str(error)))
+            self.end()
+        else:
+            self._server.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        if self._number is not None:
+            self._server.closed(self._number)
+
+    def write(self, message: Reply) -> None:
+        if self._transport.is_closing():
+            return
+        self._transport.write(encode(message))
+        if self._transport.get_write_buffer_size() > WRITE_BUFFER_LIMIT_BYTES:
+            self._server.junk["slow_reader"] += 1
+            self._transport.abort()
+
+    def end(self) -> None:
+        self._transport.close()
+
+    def _give_up_waiting(self) -> None:
+        if self._is_silent:
+            self._server.junk["no_hello"] += 1
+            self._transport.abort()
+
+
+def _peer_of(transport: asyncio.BaseTransport) -> tuple[int, int, int]:
+    """pid, uid and gid of whoever connected."""
+    connection = transport.get_extra_info("socket")
+    pid, uid, gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return pid, uid, gid

@@ -1,0 +1,66 @@
+"""Log lines: JSON for machines, readable on a terminal; to stderr or to a file of bounded size."""
+
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+from structlog.typing import Processor
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+FILE_LIMIT_BYTES = 8 * 1024 * 1024
+
+
+class BoundedFile:
+    """A text file that is renamed to `<name>.1` once it is full: at most twice the limit stays on disk."""
+
+    def __init__(self, path: Path, *, limit_bytes: int = FILE_LIMIT_BYTES) -> None:
+        self._path = path
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._file = self._open()
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            if self._file.tell() + len(text) > self._limit_bytes:
+                self._file.close()
+                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+                self._file = self._open()
+            return self._file.write(text)
+
+    def flush(self) -> None:
+        with self._lock:
+            self._file.flush()
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+    def _open(self) -> TextIO:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        opened = os.fdopen(descriptor, "a", encoding="utf-8")
+        opened.seek(0, os.SEEK_END)
+        return opened
+
+
+def configure(*, level: str, file: BoundedFile | None) -> None:
+    """Process-wide. `level` is one of LEVELS."""
+    output = sys.stderr if file is None else file
+    renderer: Processor = structlog.processors.JSONRenderer()
+    if file is None and sys.stderr.isatty():
+        renderer = structlog.dev.ConsoleRenderer()
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=output),  # type: ignore[arg-type] # only write and flush are used
+        cache_logger_on_first_use=False,
+    )

@@ -1,0 +1,171 @@
+"""What Prometheus reads: a collector that looks at the core's counters and tables when it is asked.
+
+Labels come from closed sets and rank numbers only: never a room, a request or an endpoint.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from sidecar.core.actions import Outcome
+from sidecar.core.endpoint_queue import Connection
+from sidecar.core.notifier import Notifier
+from sidecar.core.stats import BUCKETS_S, Histogram
+from sidecar.model import PROTOCOL, Fact, Hello
+from sidecar.shell.ingress import IngressServer
+from sidecar.shell.pulse import Pulse
+from sidecar.shell.push import PushPool
+
+PREFIX = "pd_sidecar"
+RANK_LABELS = ("role", "backend", "tp_rank", "pp_rank", "dp_rank", "prefill_rank")
+
+
+class SidecarCollector(Collector):
+    def __init__(
+        self, *, notifier: Notifier, push: PushPool, ingress: IngressServer, pulse: Pulse, version: str
+    ) -> None:
+        self._notifier = notifier
+        self._push = push
+        self._ingress = ingress
+        self._pulse = pulse
+        self._version = version
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._build_info()
+        yield from self._facts()
+        yield from self._rooms()
+        yield from self._notices()
+        yield from self._connections()
+        yield from self._ranks()
+        yield _gauge("event_loop_lag_seconds", "Latest delay of a wake-up of the event loop.", self._pulse.lag_s)
+        yield _gauge("event_loop_lag_max_seconds", "Longest such delay within a minute.", self._pulse.max_lag_s)
+
+    def _build_info(self) -> Metric:
+        value = {"version": self._version, "protocol": str(PROTOCOL)}
+        return InfoMetricFamily(f"{PREFIX}_build", "What runs.", value=value)
+
+    def _facts(self) -> Iterator[Metric]:
+        stats = self._notifier.stats
+        kinds = dict.fromkeys((kind.__name__ for kind in Fact.__args__), 0)
+        yield _by_label("facts", "Facts received from ranks.", "kind", {**kinds, **stats.facts})
+        yield _counter("facts_replayed", "Facts that an earlier stream had brought already.", stats.facts_replayed)
+        yield _counter("facts_implausible", "Facts dropped because no engine can mean them.", stats.facts_implausible)
+        refused: Counter[str] = stats.refused_streams + self._ingress.junk
+        yield _by_label("streams_refused", "Streams refused or closed for what they sent.", "reason", refused)
+        yield _counter("streams", "Streams accepted.", self._ingress.accepted)
+
+    def _rooms(self) -> Iterator[Metric]:
+        rooms, stats = self._notifier.rooms, self._notifier.stats
+        ends = {"failed": stats.rooms_failed, "undrained": stats.rooms_undrained, "succeeded": stats.rooms_succeeded}
+        yield _by_label("rooms_concluded", "Lives of rooms that ended, at one rank each.", "status", ends)
+        yield _counter("rooms_contradicted", "Second, different ends, ignored.", stats.rooms_contradicted)
+        yield _gauge("rooms_open", "Lives that have not ended.", rooms.open_rooms)
+        yield _by_label("rooms_dropped", "Open lives forgotten.", "reason", stats.open_rooms_dropped)
+        yield _gauge("records", "Terminal records held.", rooms.records)
+        yield _counter("records_expired", "Terminal records past decode's own timeout.", stats.records_expired)
+        yield _counter("records_evicted_early", "Terminal records pushed out.", stats.records_evicted_early)
+        yield _gauge("tombstones", "Evicted records of which the number and expiry are kept.", rooms.tombstones)
+        yield _counter("tombstones_lost", "Tombstones pushed out: a late decode goes untold.", stats.tombstones_lost)
+        yield _counter("handshakes_late", "Handshakes after the end, answered.", stats.handshakes_late)
+        superseded = "Handshakes for a life older than the one the endpoint is in."
+        yield _counter("handshakes_superseded", superseded, stats.handshakes_superseded)
+        yield _counter("handshakes_over_limit", "Handshakes over the bound of one life.", stats.handshakes_over_limit)
+
+    def _notices(self) -> Iterator[Metric]:
+        outbox, stats = self._notifier.outbox, self._notifier.stats
+        outcomes = dict.fromkeys((outcome.value for outcome in Outcome), 0)
+        yield _counter("notices_owed", "Notices that became owed.", stats.notices_owed)
+        yield _by_label("notices_ended", "Notices by how they ended.", "outcome", {**outcomes, **stats.notices_ended})
+        yield _by_label("notices_suppressed", "Notices not owed after all.", "reason", stats.notices_suppressed)
+        yield _counter("hand_offs", "Attempts that a connected socket took.", stats.hand_offs)
+        yield _counter("hand_offs_again", "Hand-offs after the first of a notice.", stats.hand_offs_again)
+        yield _counter("refusals", "Attempts that found no peer or no room.", stats.refusals)
+        yield _gauge("owed", "Notices owed now.", len(outbox))
+        yield _gauge("owed_pending", "Notices owed and not handed off.", outbox.pending)
+        oldest = outbox.oldest_owed_since
+        age_s = 0.0 if oldest is None else time.monotonic() - oldest
+        yield _gauge("owed_oldest_age_seconds", "Age of the notice owed longest.", age_s)
+        yield _histogram("owed_to_hand_off_seconds", "From owed to the first hand-off.", stats.owed_to_hand_off)
+        yield _histogram("owed_to_settled_seconds", "From owed to settled.", stats.owed_to_settled)
+
+    def _connections(self) -> Iterator[Metric]:
+        stats = self._notifier.stats
+        states = dict.fromkeys((state.value for state in Connection), 0)
+        states.update(Counter(queue.connection.value for queue in self._notifier.outbox.queues()))
+        yield _gauges("endpoints", "Decode endpoints known, by connection.", "connection", states)
+        yield _gauge("sockets", "PUSH sockets open.", len(self._push))
+        yield _counter("connections_opened", "Sockets opened.", stats.connections_opened)
+        yield _by_label("connections_closed", "Sockets closed.", "reason", stats.connections_closed)
+        yield _counter("connections_over_limit", "Openings put off by the budget.", stats.connections_over_limit)
+        yield _counter("endpoint_ups", "Connections that came up.", stats.endpoint_ups)
+        yield _counter("endpoint_downs", "Connections that were up and went down.", stats.endpoint_downs)
+        yield _by_label("push_failures", "What libzmq reported.", "kind", self._push.failures)
+
+    def _ranks(self) -> Iterator[Metric]:
+        stats = self._notifier.stats
+        yield _counter("ranks_joined", "Hellos accepted.", stats.ranks_joined)
+        yield _counter("ranks_forgotten", "Processes long gone, pushed out.", stats.ranks_forgotten)
+        yield _counter("ranks_lost", "Streams that ended without a goodbye.", stats.ranks_lost)
+        ranks = GaugeMetricFamily(f"{PREFIX}_ranks", "Ranks connected.", labels=RANK_LABELS)
+        hooks = GaugeMetricFamily(
+            f"{PREFIX}_hooks", "Hook points of the connected ranks by verdict.", labels=("verdict",)
+        )
+        verdicts: Counter[str] = Counter()
+        for labels, number in Counter(_rank_labels(hello) for hello in self._notifier.ranks.hellos).items():
+            ranks.add_metric(labels, number)
+        for hello in self._notifier.ranks.hellos:
+            verdicts.update(_verdict(text) for text in hello.hooks.values())
+        for verdict, number in verdicts.items():
+            hooks.add_metric((verdict,), number)
+        yield ranks
+        yield hooks
+
+
+def _rank_labels(hello: Hello) -> tuple[str, ...]:
+    numbers = (hello.tp_rank, hello.pp_rank, hello.dp_rank, hello.prefill_rank)
+    return (hello.role[:32], hello.backend[:32], *map(str, numbers))
+
+
+def _verdict(text: str) -> str:
+    """Its first word: what follows is for people."""
+    return (text.split() or ["unknown"])[0].rstrip(":,")[:32]
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _by_label(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=(label,))
+    for value, number in sorted(values.items()):
+        family.add_metric((value,), number)
+    return family
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=(label,))
+    for value, number in sorted(values.items()):
+        family.add_metric((value,), number)
+    return family
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    total = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], histogram.counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    return HistogramMetricFamily(f"{PREFIX}_{name}", text, buckets=buckets, sum_value=histogram.sum_s)

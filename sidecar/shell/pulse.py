@@ -1,0 +1,38 @@
+"""How late the event loop wakes up: the one number that says whether anything else here can be in time."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+INTERVAL_S = 1.0
+WINDOW = 60
+
+
+class Pulse:
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._lags: deque[float] = deque([0.0], maxlen=WINDOW)
+        self._handle: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    @property
+    def lag_s(self) -> float:
+        return self._lags[-1]
+
+    @property
+    def max_lag_s(self) -> float:
+        """Over the last minute."""
+        return max(self._lags)
+
+    def start(self) -> None:
+        self._due = self._clock() + INTERVAL_S
+        self._handle = self._loop.call_later(INTERVAL_S, self._beat)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _beat(self) -> None:
+        self._lags.append(max(0.0, self._clock() - self._due))
+        self.start()

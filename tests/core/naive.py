@@ -1,0 +1,29 @@
+"""The naive model of one life that the machine compares the core with."""
+
+from sidecar.model import DecodeAborted, DecodeEndpoint, DecodeHandshake, RoomConcluded, RoomOpened
+from tests.core.scene import TTL_S
+
+Told = RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted
+
+
+class Life:
+    """`waiting` endpoints have shaken hands and nothing has freed us of them since; `handed` are the times of hand-
+    offs.
+    """
+
+    def __init__(self) -> None:
+        self.end: str | None = None
+        self.at_s = 0.0
+        self.is_once = False
+        self.waiting: dict[DecodeEndpoint, str] = {}
+        self.seen: set[DecodeEndpoint] = set()
+        self.handed: dict[DecodeEndpoint, float] = {}
+        self.tried: set[DecodeEndpoint] = set()
+
+    def free(self, endpoint: DecodeEndpoint) -> None:
+        self.waiting.pop(endpoint, None)
+        self.handed.pop(endpoint, None)
+        self.tried.discard(endpoint)
+
+    def owes(self, now: float) -> set[DecodeEndpoint]:
+        return set(self.waiting) if self.end == "failed" and now < self.at_s + TTL_S else set()

@@ -1,0 +1,186 @@
+"""A notifier with a stand-in for the shell: it says hello, numbers facts, keeps time and answers each action."""
+
+from collections import defaultdict
+from typing import TypeVar
+
+from sidecar.core.actions import Action, CloseEndpoint, Connect, LifeKey, NoticeKey, SendNotice, SendReply
+from sidecar.core.notifier import Limits, Notifier
+from sidecar.core.outbox import OutboxLimits
+from sidecar.core.rooms import RoomLimits
+from sidecar.model import (
+    PROTOCOL,
+    DecodeAborted,
+    DecodeEndpoint,
+    DecodeHandshake,
+    DecodeRegistered,
+    Fact,
+    Goodbye,
+    Hello,
+    Notice,
+    Reply,
+    RoomConcluded,
+    RoomOpened,
+    Settled,
+    TerminalStatus,
+)
+
+E1 = DecodeEndpoint("127.0.0.1", 7001)
+E2 = DecodeEndpoint("127.0.0.1", 7002)
+E3 = DecodeEndpoint("127.0.0.1", 7003)
+Told = TypeVar("Told", bound=Fact)
+
+START = 1000.0
+TTL_S = 300.0
+
+
+def hello(process: str = "p", *, prefill_rank: int = 0, backend: str = "mooncake", ttl_s: float = TTL_S) -> Hello:
+    return Hello(PROTOCOL, process, "engine", "prefill", prefill_rank, 0, 0, 0, 1, "0.5.18", backend, ttl_s, {})
+
+
+def key(room: int, life: int, endpoint: DecodeEndpoint, process: str = "p") -> NoticeKey:
+    return NoticeKey(LifeKey(process, room, life), endpoint)
+
+
+class Scene:
+    """`alive` are the endpoints that a connection succeeds to; a full one refuses though connected."""
+
+    def __init__(
+        self, *, rooms: RoomLimits | None = None, outbox: OutboxLimits | None = None, idle_exit_s: float = 0.0
+    ) -> None:
+        limits = Limits(rooms=rooms or RoomLimits(), outbox=outbox or OutboxLimits(), idle_exit_s=idle_exit_s)
+        self.now = START
+        self.notifier = Notifier(epoch="first", limits=limits, jitter=lambda: 0.5, now=self.now)
+        self.alive = {E1, E2, E3}
+        self.full: set[DecodeEndpoint] = set()
+        self.open: set[DecodeEndpoint] = set()
+        self.up: set[DecodeEndpoint] = set()
+        self.sent: list[tuple[DecodeEndpoint, Notice]] = []
+        self.sent_keys: list[NoticeKey] = []
+        self.replies: dict[int, list[Reply]] = defaultdict(list)
+        self.others: list[Action] = []
+        self._seq: dict[str, int] = defaultdict(int)
+        self._stream = 0
+        self.streams: dict[str, int] = {}
+
+    # -- what ranks do
+
+    def join(self, process: str = "p", said: Hello | None = None) -> int:
+        self._stream += 1
+        self.streams[process] = self._stream
+        self.notifier.receive(self._stream, said or hello(process), self.now)
+        self.pump()
+        return self._stream
+
+    def leave(self, process: str = "p") -> None:
+        self.notifier.stream_closed(self.streams.pop(process), self.now)
+        self.pump()
+
+    def tell(self, fact: Told, process: str = "p") -> Told:
+        self.notifier.receive(self.streams[process], fact, self.now)
+        self.pump()
+        return fact
+
+    def opened(self, room: int, life: int, process: str = "p") -> RoomOpened:
+        return self.tell(RoomOpened(self.seq(process), room, life), process)
+
+    def handshake(
+        self, room: int, life: int, endpoint: DecodeEndpoint, *, session: str = "s", process: str = "p"
+    ) -> DecodeHandshake:
+        return self.tell(DecodeHandshake(self.seq(process), room, life, endpoint, session), process)
+
+    def failed(
+        self, room: int, life: int, *, cause: str = "gone", drained: bool = True, process: str = "p", at_s: float = 0.0
+    ) -> RoomConcluded:
+        status, seq = TerminalStatus.FAILED, self.seq(process)
+        return self.tell(RoomConcluded(seq, room, life, status, cause, drained, at_s or self.now), process)
+
+    def succeeded(self, room: int, life: int, process: str = "p") -> RoomConcluded:
+        seq = self.seq(process)
+        return self.tell(RoomConcluded(seq, room, life, TerminalStatus.SUCCESS, "", True, self.now), process)
+
+    def aborted(self, room: int, life: int, endpoint: DecodeEndpoint, process: str = "p") -> DecodeAborted:
+        return self.tell(DecodeAborted(self.seq(process), room, life, endpoint), process)
+
+    def registered(self, endpoint: DecodeEndpoint, session: str, process: str = "p") -> DecodeRegistered:
+        return self.tell(DecodeRegistered(self.seq(process), endpoint, session, 20), process)
+
+    def goodbye(self, process: str = "p") -> Goodbye:
+        return self.tell(Goodbye(self.seq(process)), process)
+
+    def seq(self, process: str = "p") -> int:
+        self._seq[process] += 1
+        return self._seq[process]
+
+    # -- what decode endpoints do
+
+    def die(self, endpoint: DecodeEndpoint) -> None:
+        self.alive.discard(endpoint)
+        if endpoint in self.up:
+            self.up.remove(endpoint)
+            self.notifier.endpoint_down(endpoint, self.now)
+        self.pump()
+
+    def revive(self, endpoint: DecodeEndpoint) -> None:
+        self.alive.add(endpoint)
+        self._come_up(endpoint)
+        self.pump()
+
+    # -- time and the pump
+
+    def advance(self, seconds: float) -> None:
+        until = self.now + seconds
+        while (deadline := self.notifier.next_deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            self.notifier.handle_timer(self.now)
+            self.pump()
+        self.now = until
+        self.notifier.handle_timer(self.now)
+        self.pump()
+
+    def pump(self) -> None:
+        while actions := self.notifier.take_actions():
+            for action in actions:
+                self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Connect(endpoint):
+                assert endpoint not in self.open, "asked to connect twice"
+                self.open.add(endpoint)
+                self._come_up(endpoint)
+            case CloseEndpoint(endpoint):
+                self.open.remove(endpoint)
+                self.up.discard(endpoint)
+            case SendNotice():
+                self._send(action)
+            case SendReply(stream, message):
+                self.replies[stream].append(message)
+            case _:
+                self.others.append(action)
+
+    def _send(self, action: SendNotice) -> None:
+        if action.endpoint in self.up and action.endpoint not in self.full:
+            self.sent.append((action.endpoint, action.notice))
+            self.sent_keys.append(action.key)
+            self.notifier.handed_off(action.key, self.now)
+        else:
+            self.notifier.refused(action.key, self.now)
+
+    def _come_up(self, endpoint: DecodeEndpoint) -> None:
+        if endpoint in self.open & self.alive and endpoint not in self.up:
+            self.up.add(endpoint)
+            self.notifier.endpoint_up(endpoint, self.now)
+
+    # -- what came of it
+
+    def told(self) -> list[tuple[DecodeEndpoint, int]]:
+        """Endpoint and room of everything sent since the last look."""
+        told = [(endpoint, notice.room) for endpoint, notice in self.sent]
+        self.sent.clear()
+        return told
+
+    def settled(self, process: str = "p") -> list[Settled]:
+        return [reply for reply in self.replies[self.streams[process]] if isinstance(reply, Settled)]
+
+    def ended(self) -> dict[str, int]:
+        return dict(self.notifier.stats.notices_ended)

@@ -1,0 +1,208 @@
+"""Outbox and Connections: attempts, back-off, and a budget of sockets."""
+
+from sidecar.core.actions import CloseEndpoint, Connect, Outcome
+from sidecar.core.outbox import OFFER_BATCH
+from tests.core.box import NOW, Box
+from tests.core.scene import E1, E2, E3, key
+
+
+def test_a_handshake_opens_the_connection_before_anything_is_owed() -> None:
+    box = Box()
+    box.outbox.expect(E1, NOW)
+    box.outbox.expect(E1, NOW)
+
+    assert box.outbox.take_actions() == [Connect(E1)]
+
+
+def test_everything_pending_is_due_when_the_connection_comes_up() -> None:
+    box = Box()
+    for room in range(3):
+        box.owe(room)
+    box.outbox.take_actions()
+    box.outbox.endpoint_up(E1, NOW + 0.001)
+
+    assert [offer.notice.room for offer in box.offers()] == [0, 1, 2]
+
+
+def test_one_is_tried_when_nothing_says_whether_there_is_a_connection() -> None:
+    """Guards against relying on the monitor alone: an event may be lost."""
+    box = Box()
+    box.owe(1)
+    box.owe(2)
+    box.outbox.take_actions()
+    box.outbox.handle_timer(NOW + 0.02)
+    offers = box.offers()
+
+    assert [offer.notice.room for offer in offers] == [1]
+
+    box.outbox.handed_off(offers[0].key, NOW + 0.02)
+
+    assert [offer.notice.room for offer in box.offers()] == [2]
+
+
+def test_refusals_back_off() -> None:
+    box = Box()
+    box.owe(1)
+    box.outbox.take_actions()
+    now, waits = NOW, []
+    for _ in range(5):
+        deadline = box.outbox.next_deadline()
+        assert deadline is not None
+        waits.append(round(deadline - now, 6))
+        now = deadline
+        box.outbox.handle_timer(now)
+        for offer in box.offers():
+            box.outbox.refused(offer.key, now)
+
+    assert waits == [0.02, 0.04, 0.08, 0.16, 0.32]
+    assert box.stats.refusals == 5
+
+
+def test_a_batch_refused_together_backs_off_once() -> None:
+    box = Box()
+    box.connect()
+    for room in range(3):
+        box.owe(room)
+    for offer in box.offers():
+        box.outbox.refused(offer.key, NOW)
+
+    assert box.outbox.queues()[0].refusals == 1
+    assert box.outbox.next_deadline() == NOW + 0.02
+    box.outbox.handle_timer(NOW + 0.02)
+
+    assert [offer.notice.room for offer in box.offers()] == [0, 1, 2]
+
+
+def test_a_long_queue_goes_out_in_batches() -> None:
+    box = Box()
+    box.connect()
+    for room in range(OFFER_BATCH + 5):
+        box.owe(room)
+    first = box.offers()
+    for offer in first:
+        box.outbox.handed_off(offer.key, NOW)
+
+    assert len(first) == OFFER_BATCH
+    assert len(box.offers()) == 5
+
+
+def test_an_endpoint_without_anything_owed_is_closed_when_idle() -> None:
+    box = Box(idle_close_s=600.0)
+    box.connect()
+    box.outbox.handle_timer(NOW + 599)
+    box.outbox.expect(E1, NOW + 599)
+    box.outbox.handle_timer(NOW + 600)
+
+    assert box.outbox.take_actions() == []
+    box.outbox.handle_timer(NOW + 1199)
+
+    assert box.outbox.take_actions() == [CloseEndpoint(E1)]
+    assert box.outbox.queues() == []
+
+
+def test_at_the_budget_an_idle_endpoint_makes_room() -> None:
+    box = Box(connections=1)
+    box.connect()
+    box.owe(1, E2)
+
+    assert box.outbox.take_actions() == [CloseEndpoint(E1), Connect(E2)]
+
+
+def test_at_the_budget_one_without_a_peer_makes_room_and_waits_its_turn() -> None:
+    box = Box(connections=1)
+    box.owe(1, E1)
+    box.outbox.take_actions()
+    box.owe(2, E2)
+
+    assert box.outbox.take_actions() == [CloseEndpoint(E1), Connect(E2)]
+    box.outbox.endpoint_up(E1, NOW)  # a word that crossed the close
+    box.outbox.handle_timer(NOW + 0.02)
+
+    assert Connect(E1) in box.outbox.take_actions()
+
+
+def test_at_the_budget_with_all_busy_the_new_one_waits_and_is_counted() -> None:
+    box = Box(connections=1)
+    box.connect()
+    box.owe(1)
+    box.owe(2, E2)
+    box.outbox.expect(E3, NOW)
+
+    assert box.stats.connections_over_limit == 2
+    assert [queue.endpoint for queue in box.outbox.queues()] == [E1, E2]
+    box.outbox.end(key(1, 1, E1), Outcome.DECODE_ABORTED, NOW)
+    box.outbox.handle_timer(NOW + 0.1)
+
+    assert box.outbox.take_actions() == [CloseEndpoint(E1), Connect(E2)]
+
+
+def test_words_about_what_ended_meanwhile_do_no_harm() -> None:
+    box = Box()
+    box.connect()
+    box.owe(1)
+    box.owe(2)
+    first, second = box.offers()
+    box.outbox.end(first.key, Outcome.DECODE_ABORTED, NOW)
+    box.outbox.end(second.key, Outcome.DECODE_ABORTED, NOW)
+    box.owe(3)
+    box.outbox.handed_off(first.key, NOW)
+    box.outbox.refused(second.key, NOW)
+    box.outbox.handed_off(key(9, 1, E3), NOW)
+    box.outbox.refused(key(9, 1, E3), NOW)
+    box.outbox.endpoint_down(E3, NOW)
+    box.outbox.endpoint_up(E3, NOW)
+
+    assert box.stats.hand_offs == box.stats.refusals == 0
+    box.outbox.handle_timer(NOW + 1)
+
+    assert [offer.notice.room for offer in box.offers()] == [3]
+
+
+def test_a_socket_that_was_down_and_forgotten_to_be_tried_is_tried() -> None:
+    """All that waited for the next try has ended while it was being made; what is owed next must not wait for ever."""
+    box = Box()
+    box.owe(1)
+    box.outbox.take_actions()
+    box.outbox.handle_timer(NOW + 0.02)
+    [offer] = box.offers()
+    box.outbox.end(offer.key, Outcome.DECODE_ABORTED, NOW + 0.02)
+    box.owe(2)
+
+    assert (box.outbox.next_deadline() or 0.0) < NOW + 1.0
+
+
+def test_coming_up_twice_is_coming_up_once() -> None:
+    box = Box()
+    box.connect()
+    box.outbox.endpoint_up(E1, NOW)
+
+    assert box.stats.endpoint_ups == 1
+
+
+def test_hurrying_tries_what_backs_off() -> None:
+    box = Box()
+    box.owe(1)
+    box.outbox.take_actions()
+    for _ in range(8):
+        box.outbox.handle_timer(box.outbox.next_deadline() or 0.0)
+        for offer in box.offers():
+            box.outbox.refused(offer.key, box.outbox.queues()[0].retry_at or NOW)
+    box.outbox.expect(E2, NOW)
+    box.outbox.hurry(NOW + 3)
+
+    assert [offer.endpoint for offer in box.offers()] == [E1]
+
+
+def test_a_dead_endpoint_costs_the_living_nothing() -> None:
+    """Work follows what is due: a timer for one endpoint must not walk another one's queue."""
+    box = Box()
+    box.connect(E2)
+    for room in range(5000):
+        box.owe(room, E1)
+    box.outbox.take_actions()
+    box.owe(1, E2)
+
+    assert [offer.endpoint for offer in box.offers()] == [E2]
+    box.outbox.handle_timer(NOW + 0.02)
+
+    assert [offer.endpoint for offer in box.offers()] == [E1]

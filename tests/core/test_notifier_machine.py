@@ -1,0 +1,287 @@
+"""The whole core against a naive model, by rule-based machine: what is owed, and that nothing is sent after it ended.
+
+The long run of the claim: `PD_SIDECAR_LONG=1`, 2,000 examples of 100 steps.
+"""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from sidecar.core.actions import Action, LifeKey, NoticeKey, SendNotice
+from sidecar.core.outbox import OutboxLimits
+from sidecar.core.rooms import RoomLimits
+from sidecar.model import DecodeEndpoint
+from tests.core.naive import Life, Told
+from tests.core.scene import E1, E2, E3, TTL_S, Scene
+
+SETTLE_AFTER_S = 5.0
+LONG = bool(os.environ.get("PD_SIDECAR_LONG"))
+BUDGET = settings(
+    max_examples=2000 if LONG else 60,
+    stateful_step_count=100 if LONG else 50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+processes = st.sampled_from(["p", "q"])
+rooms = st.sampled_from([1, 2])
+endpoints = st.sampled_from([E1, E2, E3])
+
+
+class Watched(Scene):
+    """Checks each send against the model before it is answered."""
+
+    def __init__(self, model: "NotifierMachine", **limits: object) -> None:
+        super().__init__(**limits)  # type: ignore[arg-type]
+        self._model = model
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, SendNotice):
+            self._model.check_send(action)
+        super()._perform(action)
+
+    def _send(self, action: SendNotice) -> None:
+        before = len(self.sent_keys)
+        super()._send(action)
+        if len(self.sent_keys) > before:
+            self._model.note_hand_off(action.key)
+
+
+class NotifierMachine(RuleBasedStateMachine):
+    is_bounded = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scene = self.make_scene()
+        self.lives: dict[LifeKey, Life] = {}
+        self.history: dict[str, list[Told]] = {"p": [], "q": []}
+        self.newest: dict[tuple[str, int], int] = {}
+        for process in ("p", "q"):
+            self.scene.join(process)
+
+    def make_scene(self) -> Watched:
+        return Watched(self, outbox=OutboxLimits(settle_after_s=SETTLE_AFTER_S, idle_close_s=60.0))
+
+    # -- the model
+
+    def life(self, process: str, room: int, number: int) -> Life:
+        return self.lives.setdefault(LifeKey(process, room, number), Life())
+
+    def of_room(self, key: LifeKey) -> list[tuple[int, Life]]:
+        same = [(k.life, life) for k, life in self.lives.items() if (k.process, k.room) == (key.process, key.room)]
+        return sorted(same, key=lambda pair: pair[0])
+
+    def check_send(self, action: SendNotice) -> None:
+        life = self.lives[action.key.life]
+        if self.is_bounded:
+            assert life.end == "failed"
+            assert self.scene.now < life.at_s + TTL_S
+            assert action.endpoint in life.seen
+            return
+        assert action.endpoint in life.owes(self.scene.now), "sent though nothing is owed"
+        assert action.notice.room == action.key.life.room
+        for number, newer in self.of_room(action.key.life):
+            if number > action.key.life.life:
+                assert action.endpoint not in newer.seen, "an old record was used against a newer life"
+                assert action.endpoint not in life.tried, "sent again though a newer life is open"
+
+    def note_hand_off(self, key: NoticeKey) -> None:
+        life = self.lives[key.life]
+        life.handed[key.endpoint] = self.scene.now
+        life.tried.add(key.endpoint)
+        if life.is_once:
+            life.free(key.endpoint)
+
+    def forget_expired(self) -> None:
+        """What has had its time is known to nobody, and no rank replays it."""
+        for key, life in list(self.lives.items()):
+            if life.end in ("failed", "undrained") and life.at_s + TTL_S <= self.scene.now:
+                del self.lives[key]
+                self.history[key.process] = [
+                    fact for fact in self.history[key.process] if (fact.room, fact.life) != (key.room, key.life)
+                ]
+
+    def settle_held_up(self) -> None:
+        self.forget_expired()
+        for life in self.lives.values():
+            for endpoint, at in list(life.handed.items()):
+                if endpoint in self.scene.up and at + SETTLE_AFTER_S <= self.scene.now:
+                    life.free(endpoint)
+
+    # -- rules: facts
+
+    def remember(self, process: str, fact: Told) -> None:
+        self.history[process].append(fact)
+
+    @rule(process=processes, room=rooms)
+    def open_next_life(self, process: str, room: int) -> None:
+        number = self.newest.get((process, room), 0) + 1
+        self.newest[process, room] = number
+        self.life(process, room, number)
+        for older_number, older in self.of_room(LifeKey(process, room, number)):
+            if older_number < number:
+                older.is_once = True
+                for endpoint in list(older.tried):
+                    older.free(endpoint)
+        self.remember(process, self.scene.opened(room, number, process))
+
+    @rule(process=processes, room=rooms, back=st.integers(0, 2), endpoint=endpoints)
+    def shake_hands(self, process: str, room: int, back: int, endpoint: DecodeEndpoint) -> None:
+        number = max(1, self.newest.get((process, room), 1) - back)
+        key = LifeKey(process, room, number)
+        self.newest.setdefault((process, room), 1)
+        life = self.life(process, room, number)
+        others = self.of_room(key)
+        if not any(n > number and endpoint in other.seen for n, other in others):
+            for n, other in others:
+                if n < number:
+                    other.free(endpoint)
+            if life.end != "success":
+                life.seen.add(endpoint)
+                life.free(endpoint)
+                life.waiting[endpoint] = "s"
+            life.is_once = any(n > number for n, _ in others)
+        self.remember(process, self.scene.handshake(room, number, endpoint, process=process))
+
+    @rule(process=processes, room=rooms, back=st.integers(0, 2), drained=st.booleans())
+    def fail(self, process: str, room: int, back: int, drained: bool) -> None:
+        number = max(1, self.newest.get((process, room), 1) - back)
+        self.newest.setdefault((process, room), 1)
+        life = self.life(process, room, number)
+        if life.end is None or (life.end == "undrained" and drained):
+            life.end = "failed" if drained else "undrained"
+            life.at_s = self.scene.now
+            life.is_once = any(n > number for n, _ in self.of_room(LifeKey(process, room, number)))
+        # A rank that says it again says the same time.
+        at_s = life.at_s or self.scene.now
+        self.remember(process, self.scene.failed(room, number, drained=drained, process=process, at_s=at_s))
+
+    @rule(process=processes, room=rooms)
+    def succeed(self, process: str, room: int) -> None:
+        number = self.newest.setdefault((process, room), 1)
+        life = self.life(process, room, number)
+        life.end = life.end or "success"
+        self.remember(process, self.scene.succeeded(room, number, process))
+
+    @rule(process=processes, room=rooms, back=st.integers(0, 1), endpoint=endpoints)
+    def abort(self, process: str, room: int, back: int, endpoint: DecodeEndpoint) -> None:
+        number = max(1, self.newest.get((process, room), 1) - back)
+        known = self.lives.get(LifeKey(process, room, number))
+        for older_number, older in self.of_room(LifeKey(process, room, number)):
+            if older_number < number:
+                older.free(endpoint)
+        if known is not None:
+            known.free(endpoint)
+            if known.end != "success":
+                known.seen.add(endpoint)
+        self.remember(process, self.scene.aborted(room, number, endpoint, process))
+
+    # -- rules: replay
+
+    @rule(process=processes, data=st.data())
+    def repeat_a_fact(self, process: str, data: st.DataObject) -> None:
+        if self.history[process]:
+            self.scene.tell(data.draw(st.sampled_from(self.history[process])), process)
+
+    @rule(process=processes, closes_first=st.booleans())
+    def reconnect(self, process: str, closes_first: bool) -> None:
+        if closes_first:
+            self.scene.leave(process)
+        self.scene.join(process)
+        for fact in self.history[process]:
+            self.scene.tell(fact, process)
+
+    # -- rules: the world
+
+    @rule(endpoint=endpoints)
+    def die(self, endpoint: DecodeEndpoint) -> None:
+        self.settle_held_up()
+        for life in self.lives.values():
+            life.handed.pop(endpoint, None)
+        self.scene.die(endpoint)
+
+    @rule(endpoint=endpoints)
+    def revive(self, endpoint: DecodeEndpoint) -> None:
+        self.scene.revive(endpoint)
+
+    @rule(endpoint=endpoints, is_full=st.booleans())
+    def fill(self, endpoint: DecodeEndpoint, is_full: bool) -> None:
+        (self.scene.full.add if is_full else self.scene.full.discard)(endpoint)
+
+    @rule(seconds=st.sampled_from([0.01, 1.0, 4.9, 5.0, 61.0, 150.0]))
+    def wait(self, seconds: float) -> None:
+        until = self.scene.now + seconds
+        while (deadline := self.scene.notifier.next_deadline()) is not None and deadline < until:
+            self.scene.advance(max(0.0, deadline - self.scene.now))
+            self.settle_held_up()
+        self.scene.advance(until - self.scene.now)
+        self.settle_held_up()
+
+    # -- claims
+
+    def expected(self) -> set[NoticeKey]:
+        now = self.scene.now
+        return {NoticeKey(key, endpoint) for key, life in self.lives.items() for endpoint in life.owes(now)}
+
+    @invariant()
+    def owed_is_what_the_model_owes(self) -> None:
+        if self.is_bounded:
+            return
+        queues = self.scene.notifier.outbox.queues()
+
+        assert {owed.key for queue in queues for owed in queue.notices()} == self.expected()
+
+    @invariant()
+    def every_notice_is_owed_or_ended(self) -> None:
+        stats = self.scene.notifier.stats
+
+        assert stats.notices_owed == len(self.scene.notifier.outbox) + sum(stats.notices_ended.values())
+
+    @invariant()
+    def a_connected_endpoint_has_nothing_pending(self) -> None:
+        for queue in self.scene.notifier.outbox.queues():
+            if queue.endpoint in self.scene.up - self.scene.full and queue.retry_at is None:
+                assert not queue.pending
+
+    @precondition(lambda self: len(self.scene.notifier.outbox) > 0)
+    @invariant()
+    def something_owed_has_a_deadline(self) -> None:
+        assert self.scene.notifier.next_deadline() is not None
+
+
+class BoundedMachine(NotifierMachine):
+    """The same with every bound tight. What was pushed out is not known any more, so only this is claimed: no bound is
+    passed, nothing is lost without being counted, and nobody is told of a life that has not failed.
+    """
+
+    is_bounded = True
+
+    def make_scene(self) -> Watched:
+        return Watched(
+            self,
+            rooms=RoomLimits(records=2, open_rooms=3, tombstones=1),
+            outbox=OutboxLimits(
+                settle_after_s=SETTLE_AFTER_S, idle_close_s=60.0, notices_per_endpoint=2, notices_total=3, connections=2
+            ),
+        )
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        core = self.scene.notifier
+
+        assert core.rooms.records <= 2
+        assert core.rooms.open_rooms <= 3
+        assert core.rooms.tombstones <= 1
+        assert len(core.outbox) <= 3
+        assert all(len(queue) <= 2 for queue in core.outbox.queues())
+        assert len(self.scene.open) <= 2
+
+
+TestNotifier = pytest.mark.filterwarnings("ignore")(NotifierMachine.TestCase)
+TestNotifier.settings = BUDGET
+TestBounded = BoundedMachine.TestCase
+TestBounded.settings = BUDGET

@@ -1,0 +1,34 @@
+"""Rank and RankTable: what only one rank can tell apart."""
+
+from sidecar.core.ranks import REGISTRATION_LIMIT, Rank, RankTable
+from sidecar.model import DecodeEndpoint
+from tests.core.scene import E1, hello
+
+
+def test_a_session_is_old_only_against_a_later_registration() -> None:
+    rank = Rank(hello(), 1)
+    rank.registered(E1, "new", 5)
+
+    assert rank.has_restarted(E1, "old", 4)
+    assert not rank.has_restarted(E1, "old", 6)
+    assert not rank.has_restarted(E1, "new", 4)
+
+
+def test_registrations_are_bounded_and_the_oldest_goes() -> None:
+    rank = Rank(hello(), 1)
+    for number in range(REGISTRATION_LIMIT + 1):
+        rank.registered(DecodeEndpoint("10.0.0.1", number), "new", 5)
+
+    assert not rank.has_restarted(DecodeEndpoint("10.0.0.1", 0), "old", 4)
+    assert rank.has_restarted(DecodeEndpoint("10.0.0.1", 1), "old", 4)
+
+
+def test_a_connected_rank_is_never_forgotten() -> None:
+    table = RankTable(limit=1)
+    table.join(hello("p"), 1)
+    table.join(hello("q"), 2)
+
+    assert table.forget_surplus() == []
+    table.leave(1)
+
+    assert [rank.hello.process for rank in table.forget_surplus()] == ["p"]

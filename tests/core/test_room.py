@@ -1,0 +1,158 @@
+"""Room: every state with every input, and what a life owes."""
+
+import itertools
+
+import pytest
+
+from sidecar.core.actions import LifeKey, Outcome
+from sidecar.core.room import TABLE, Claim, Effect, Owe, Reaffirm, Room, RoomInput, RoomState, Settle
+from tests.core.scene import E1, E2
+
+FACTS = {
+    RoomInput.FAILURE: RoomState.FAILED,
+    RoomInput.UNDRAINED_FAILURE: RoomState.UNDRAINED,
+    RoomInput.SUCCESS: RoomState.SUCCEEDED,
+}
+
+
+def room() -> Room:
+    return Room(LifeKey("p", 1, 1))
+
+
+def conclude(life: Room, given: RoomInput, *, cause: str = "gone", expires_at: float = 300.0) -> list[Claim]:
+    return life.conclude(given, cause=cause, at_s=1.0, expires_at=expires_at)[1]
+
+
+def ended(given: RoomInput) -> Room:
+    life = room()
+    life.handshake(E1, "s", 1)
+    conclude(life, given)
+    return life
+
+
+@pytest.mark.parametrize(("state", "given"), list(itertools.product(RoomState, RoomInput)))
+def test_every_pair_is_decided(state: RoomState, given: RoomInput) -> None:
+    after, effect = TABLE[state][given]
+
+    assert state is RoomState.OPEN or after is not RoomState.OPEN, "no ended life comes back"
+    assert after is state or state in (RoomState.OPEN, RoomState.UNDRAINED), "the first end stands"
+    assert effect is not Effect.TELL_ALL or after is RoomState.FAILED
+    assert effect is not Effect.TELL or state is RoomState.FAILED
+
+
+def test_a_failure_owes_everyone_who_shook_hands() -> None:
+    life = room()
+    life.handshake(E1, "s1", 1)
+    life.handshake(E2, "s2", 2)
+
+    claims = conclude(life, RoomInput.FAILURE)
+
+    assert claims == [Owe(E1, "s1", 1, is_news=False), Owe(E2, "s2", 2, is_news=False)]
+
+
+def test_a_late_handshake_completes_the_same_product() -> None:
+    life = room()
+    conclude(life, RoomInput.FAILURE)
+
+    assert life.handshake(E1, "s", 1) == [Owe(E1, "s", 1, is_news=True)]
+
+
+def test_a_repeated_handshake_of_something_owed_is_no_news() -> None:
+    life = ended(RoomInput.FAILURE)
+
+    assert life.handshake(E1, "s", 1) == [Owe(E1, "s", 1, is_news=False)]
+
+
+def test_a_repeated_handshake_of_something_settled_is_only_reaffirmed() -> None:
+    life = ended(RoomInput.FAILURE)
+    life.settled(E1)
+
+    assert life.handshake(E1, "s", 1) == [Reaffirm(E1)]
+
+
+def test_a_new_handshake_after_settling_is_answered_again() -> None:
+    """Decode may have put a new request into the old room."""
+    life = ended(RoomInput.FAILURE)
+    life.settled(E1)
+
+    assert life.handshake(E1, "s", 2) == [Owe(E1, "s", 2, is_news=True)]
+
+
+def test_decodes_abort_settles() -> None:
+    life = ended(RoomInput.FAILURE)
+
+    assert life.aborted(E1, 2) == [Settle(E1, Outcome.DECODE_ABORTED)]
+
+
+def test_an_abort_replayed_after_a_newer_handshake_settles_nothing() -> None:
+    life = ended(RoomInput.FAILURE)
+    life.aborted(E1, 2)
+    life.handshake(E1, "s", 3)
+
+    assert life.aborted(E1, 2) == []
+    assert not life.endpoints[E1].is_settled
+
+
+def test_an_abort_before_the_end_leaves_nothing_to_owe() -> None:
+    life = room()
+    life.handshake(E1, "s", 1)
+    life.aborted(E1, 2)
+
+    assert conclude(life, RoomInput.FAILURE) == []
+
+
+def test_an_abort_of_an_endpoint_never_met_is_remembered() -> None:
+    life = room()
+    life.aborted(E1, 2)
+    life.handshake(E1, "s", 1)
+
+    assert conclude(life, RoomInput.FAILURE) == []
+
+
+def test_undrained_owes_nothing_until_it_drains() -> None:
+    life = ended(RoomInput.UNDRAINED_FAILURE)
+
+    assert life.handshake(E2, "s", 2) == []
+    assert [claim.endpoint for claim in conclude(life, RoomInput.FAILURE, cause="second")] == [E1, E2]
+    assert life.cause == "gone"
+
+
+def test_success_owes_nothing_ever() -> None:
+    life = ended(RoomInput.SUCCESS)
+
+    assert life.handshake(E2, "s", 2) == []
+    assert life.aborted(E1, 3) == []
+    assert E2 not in life.endpoints
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(FACTS, 2)))
+def test_a_second_different_end_changes_nothing(first: RoomInput, second: RoomInput) -> None:
+    life = ended(first)
+
+    effect, claims = life.conclude(second, cause="other", at_s=2.0, expires_at=999.0)
+
+    if (first, second) == (RoomInput.UNDRAINED_FAILURE, RoomInput.FAILURE):
+        assert effect is Effect.TELL_ALL
+    else:
+        assert claims == []
+        assert life.state is FACTS[first]
+        assert life.expires_at == 300.0
+
+
+@pytest.mark.parametrize("end", list(FACTS))
+def test_repeating_an_end_changes_nothing(end: RoomInput) -> None:
+    life = ended(end)
+
+    assert conclude(life, end, cause="again") == []
+    assert life.cause == "gone"
+
+
+def test_settling_an_unknown_endpoint_is_nothing() -> None:
+    life = room()
+    life.settled(E1)
+
+    assert life.endpoints == {}
+
+
+def test_repr_shows_the_state() -> None:
+    assert repr(room()) == "<Room 1#1 open endpoints=0>"

@@ -1,0 +1,131 @@
+"""RoomTable: bounds, evictions and their counters, seen through the notifier."""
+
+import pytest
+
+from sidecar.core.actions import LifeKey
+from sidecar.core.outbox import OutboxLimits
+from sidecar.core.rooms import GENERIC_CAUSE, RoomLimits
+from sidecar.model import (
+    DecodeEndpoint,
+    Fact,
+    Notice,
+    Settled,
+)
+from tests.core.scene import E1, E2, START, TTL_S, Scene, key
+
+
+@pytest.fixture
+def scene() -> Scene:
+    joined = Scene()
+    joined.join()
+    return joined
+
+
+def test_an_evicted_record_still_answers_though_without_its_cause() -> None:
+    scene = Scene(rooms=RoomLimits(records=1))
+    scene.join()
+    scene.failed(1, 1)
+    scene.failed(2, 1)
+    late = scene.handshake(1, 1, E1)
+
+    assert scene.sent == [(E1, Notice(1, 0, GENERIC_CAUSE, "mooncake"))]
+    assert scene.notifier.stats.records_evicted_early == 1
+    assert scene.notifier.rooms.tombstones == 1
+    scene.advance(5.0)
+    scene.tell(late)
+
+    assert scene.settled() == [Settled(1, 1, E1), Settled(1, 1, E1)]
+    assert len(scene.sent) == 1
+
+
+def test_an_expired_end_of_an_unknown_life_is_nothing(scene: Scene) -> None:
+    scene.failed(1, 1, at_s=START - TTL_S)
+
+    assert scene.notifier.rooms.records == 0
+
+
+def test_a_buried_life_does_not_come_back() -> None:
+    scene = Scene(rooms=RoomLimits(records=1))
+    scene.join()
+    facts: list[Fact] = [scene.opened(1, 1), scene.failed(1, 1)]
+    scene.failed(2, 1)
+    for fact in facts:
+        scene.tell(fact)
+
+    assert scene.notifier.rooms.open_rooms == 0
+    assert scene.notifier.rooms.records == 1
+
+
+def test_a_lost_tombstone_is_counted() -> None:
+    scene = Scene(rooms=RoomLimits(records=1, tombstones=1))
+    scene.join()
+    for room in (1, 2, 3):
+        scene.failed(room, 1)
+
+    assert scene.notifier.stats.tombstones_lost == 1
+    assert repr(scene.notifier.rooms) == "<RoomTable open=0 records=1 tombstones=1>"
+
+
+def test_an_undrained_record_leaves_no_tombstone() -> None:
+    scene = Scene(rooms=RoomLimits(records=1))
+    scene.join()
+    scene.failed(1, 1, drained=False)
+    scene.failed(2, 1)
+
+    assert scene.notifier.rooms.tombstones == 0
+
+
+def test_tombstones_end_with_their_time() -> None:
+    scene = Scene(rooms=RoomLimits(records=1))
+    scene.join()
+    scene.failed(1, 1)
+    scene.failed(2, 1)
+    scene.advance(TTL_S)
+
+    assert scene.notifier.rooms.tombstones == 0
+    assert scene.notifier.rooms.records == 0
+
+
+def test_the_oldest_open_room_makes_room() -> None:
+    scene = Scene(rooms=RoomLimits(open_rooms=1))
+    scene.join()
+    scene.opened(1, 1)
+    scene.opened(2, 1)
+
+    assert scene.notifier.rooms.open_rooms == 1
+    assert scene.notifier.stats.open_rooms_dropped == {"limit": 1}
+
+
+def test_succeeded_rooms_are_remembered_within_a_bound() -> None:
+    scene = Scene(rooms=RoomLimits(succeeded=1))
+    scene.join()
+    scene.succeeded(1, 1)
+    scene.succeeded(2, 1)
+
+    assert scene.notifier.rooms.find(LifeKey("p", 1, 1)) is None
+    assert scene.notifier.rooms.find(LifeKey("p", 2, 1))
+
+
+def test_one_life_takes_only_so_many_endpoints(scene: Scene) -> None:
+    for port in range(1, 1025):
+        scene.handshake(1, 1, DecodeEndpoint("10.0.0.1", port))
+    scene.handshake(1, 1, E1)
+    scene.aborted(1, 1, E1)
+
+    assert scene.notifier.stats.handshakes_over_limit == 1
+
+
+def test_what_a_full_outbox_drops_is_owed_again_by_the_replay() -> None:
+    scene = Scene(outbox=OutboxLimits(notices_total=1))
+    scene.join()
+    scene.alive.clear()
+    fact = scene.handshake(1, 1, E1)
+    scene.failed(1, 1)
+    scene.handshake(2, 1, E2)
+    scene.failed(2, 1)
+
+    assert scene.ended() == {"dropped": 1}
+    assert scene.settled() == []
+    scene.tell(fact)
+
+    assert scene.notifier.outbox.find(key(1, 1, E1))

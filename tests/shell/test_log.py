@@ -1,0 +1,49 @@
+"""Log output: one JSON object for each line, and files that stay small."""
+
+import json
+from pathlib import Path
+
+import pytest
+import structlog
+
+from sidecar.shell.log import BoundedFile, configure
+
+
+def test_a_full_file_makes_way(tmp_path: Path) -> None:
+    file = BoundedFile(tmp_path / "log", limit_bytes=100)
+    for number in range(30):
+        file.write(f"line {number:03}\n")
+    file.close()
+
+    assert (tmp_path / "log").read_text().endswith("line 029\n")
+    assert (tmp_path / "log.1").stat().st_size <= 100
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "log.1"}
+
+
+def test_an_existing_file_is_continued(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("before\n")
+    file = BoundedFile(tmp_path / "log", limit_bytes=100)
+    file.write("after\n")
+    file.close()
+
+    assert (tmp_path / "log").read_text() == "before\nafter\n"
+
+
+def test_lines_are_json_and_the_level_counts(tmp_path: Path) -> None:
+    file = BoundedFile(tmp_path / "log")
+    configure(level="warning", file=file)
+    log = structlog.get_logger("sidecar")
+    log.info("quiet")
+    log.warning("heard", room=1)
+    file.close()
+    [line] = (tmp_path / "log").read_text().splitlines()
+    said = json.loads(line)
+
+    assert (said["event"], said["level"], said["room"]) == ("heard", "warning", 1)
+
+
+def test_without_a_file_it_is_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(level="info", file=None)
+    structlog.get_logger("sidecar").info("heard")
+
+    assert json.loads(capsys.readouterr().err)["event"] == "heard"

@@ -1,0 +1,141 @@
+"""The stream format: what goes in comes out, however it is cut, and junk is a WireError."""
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.errors import WireError
+from sidecar.model import (
+    PROTOCOL,
+    Accepted,
+    DecodeAborted,
+    DecodeEndpoint,
+    DecodeHandshake,
+    DecodeRegistered,
+    Goodbye,
+    Hello,
+    Refusal,
+    RoomConcluded,
+    RoomOpened,
+    Settled,
+    TerminalStatus,
+    Welcome,
+)
+from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode, reply_reader, upward_reader
+
+numbers = st.integers(0, 2**63 - 1)
+texts = st.text(max_size=40)
+seconds = st.floats(0, 1e9)
+endpoints = st.builds(DecodeEndpoint, texts, st.integers(0, 65535))
+small = st.integers(0, 4096)
+hellos = st.builds(
+    Hello,
+    st.just(PROTOCOL),
+    texts,
+    texts,
+    texts,
+    *[small] * 5,
+    texts,
+    texts,
+    seconds,
+    st.dictionaries(texts, texts, max_size=4),
+)
+facts = st.one_of(
+    st.builds(RoomOpened, numbers, numbers, numbers),
+    st.builds(DecodeHandshake, numbers, numbers, numbers, endpoints, texts),
+    st.builds(RoomConcluded, numbers, numbers, numbers, st.sampled_from(TerminalStatus), texts, st.booleans(), seconds),
+    st.builds(DecodeAborted, numbers, numbers, numbers, endpoints),
+    st.builds(DecodeRegistered, numbers, endpoints, texts, small),
+    st.builds(Goodbye, numbers),
+)
+replies = st.one_of(
+    st.builds(Welcome, small, texts),
+    st.builds(Accepted, numbers),
+    st.builds(Settled, numbers, numbers, endpoints),
+    st.builds(Refusal, texts),
+)
+
+
+@given(st.lists(hellos | facts, max_size=6))
+def test_upward_messages_come_out_as_they_went_in(messages: list[Any]) -> None:
+    assert list(upward_reader().feed(b"".join(map(encode, messages)))) == messages
+
+
+@given(st.lists(replies, max_size=6))
+def test_replies_come_out_as_they_went_in(messages: list[Any]) -> None:
+    assert list(reply_reader().feed(b"".join(map(encode, messages)))) == messages
+
+
+@given(st.lists(facts, min_size=1, max_size=4), st.lists(st.integers(0, 400), max_size=8))
+def test_the_stream_may_be_cut_anywhere(messages: list[Any], cuts: list[int]) -> None:
+    stream = b"".join(map(encode, messages))
+    reader = upward_reader()
+    bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+
+    pieces = [stream[start:end] for start, end in itertools.pairwise(bounds)]
+
+    assert [message for piece in pieces for message in reader.feed(piece)] == messages
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_messages_or_a_wire_error(junk: bytes) -> None:
+    reader = upward_reader()
+    try:
+        list(reader.feed(junk))
+    except WireError:
+        return
+
+
+@given(st.binary(max_size=100))
+def test_any_body_gives_a_message_or_a_wire_error(body: bytes) -> None:
+    reader = upward_reader()
+    try:
+        assert len(list(reader.feed(len(body).to_bytes(4, "big") + body))) == 1
+    except WireError:
+        return
+
+
+@given(facts, st.data())
+def test_a_flipped_bit_gives_messages_or_a_wire_error(message: Any, data: st.DataObject) -> None:
+    frame = bytearray(encode(message))
+    position = data.draw(st.integers(4, len(frame) - 1))
+    frame[position] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        list(upward_reader().feed(bytes(frame)))
+    except WireError:
+        return
+
+
+def test_an_oversized_frame_is_refused_by_its_announcement() -> None:
+    with pytest.raises(WireError, match="the limit is"):
+        list(upward_reader().feed((FRAME_LIMIT_BYTES + 1).to_bytes(4, "big")))
+
+
+def test_what_came_before_the_junk_is_still_taken() -> None:
+    messages = upward_reader().feed(encode(Goodbye(1)) + b"\0\0\0\1\xc1")
+
+    assert next(messages) == Goodbye(1)
+    with pytest.raises(WireError):
+        next(messages)
+
+
+def test_a_reply_is_no_upward_message() -> None:
+    with pytest.raises(WireError):
+        list(upward_reader().feed(encode(Accepted(1))))
+
+
+def test_deep_nesting_is_a_wire_error() -> None:
+    body = b"\x91" * 50_000
+    with pytest.raises(WireError):
+        list(upward_reader().feed(len(body).to_bytes(4, "big") + body))
+
+
+def test_fields_added_later_are_skipped() -> None:
+    """A newer hook may say more than this sidecar knows; only a new PROTOCOL breaks."""
+    body = msgspec.msgpack.encode(["goodbye", 7, "something new"])
+
+    assert list(upward_reader().feed(len(body).to_bytes(4, "big") + body)) == [Goodbye(7)]
