@@ -1,0 +1,1 @@
+"""`make demo`: the same traffic on stock sglang and with pd-sidecar, side by side."""

@@ -1,0 +1,99 @@
+"""What is measured, and the criteria it is held to."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tests.pair.answers import LOST, Answer
+
+OWN_TIMEOUT = "timed out after"
+"""In the error of a D request that D's own waiting timeout ended, and in no other (sglang `_check_waiting_timeout`)."""
+
+LAG_MEDIAN_LIMIT_S = 0.05
+LAG_MAX_LIMIT_S = 0.25
+ROUTER_LAG_LIMIT_S = 0.5
+THROUGHPUT_RATIO_LIMIT = 0.98
+
+
+@dataclass(frozen=True)
+class Told:
+    """A D request that P gave up: how long D's client waited after that, and whether only D's own timeout ended it."""
+
+    lag_s: float
+    is_hung: bool
+    ending: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One scenario on one pair. `complaints` are facts that must not be, beside lag and hang."""
+
+    name: str
+    requests: int
+    told: tuple[Told, ...]
+    complaints: tuple[str, ...] = ()
+
+    @property
+    def decode_hung(self) -> int:
+        return sum(one.is_hung for one in self.told)
+
+    @property
+    def lag_s_median(self) -> float:
+        return statistics.median(one.lag_s for one in self.told)
+
+    @property
+    def lag_s_max(self) -> float:
+        return max(one.lag_s for one in self.told)
+
+    @property
+    def endings(self) -> str:
+        counts: dict[str, int] = {}
+        for one in self.told:
+            counts[one.ending] = counts.get(one.ending, 0) + 1
+        return ", ".join(f"{count} x {ending}" for ending, count in sorted(counts.items()))
+
+
+@dataclass(frozen=True)
+class Ok:
+    """Normal traffic on both pairs: ratios are pd-sidecar to stock, one for each round."""
+
+    outputs_identical: bool
+    ratios: tuple[float, ...]
+
+    @property
+    def throughput_ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+
+def told(answer: Answer, given_up_at: float) -> Told:
+    is_hung = OWN_TIMEOUT in answer.error or answer.status == LOST
+    ending = "never" if answer.status == LOST else str(answer.status)
+    return Told(answer.answered_at - given_up_at, is_hung, ending)
+
+
+def misses(stock: Sequence[Measured], ours: Sequence[Measured], ok: Ok, hangs_in_stock: Sequence[str]) -> list[str]:
+    """Every criterion that does not hold, in words."""
+    found = [
+        f"stock does not hang in {one.name}" for one in stock if one.name in hangs_in_stock and not one.decode_hung
+    ]
+    for one in ours:
+        found += _misses_of(one)
+    if not ok.outputs_identical:
+        found.append("ok: outputs differ")
+    if ok.throughput_ratio < THROUGHPUT_RATIO_LIMIT:
+        found.append(f"ok: throughput ratio {ok.throughput_ratio:.3f} < {THROUGHPUT_RATIO_LIMIT}")
+    return found
+
+
+def _misses_of(one: Measured) -> list[str]:
+    found = [f"{one.name}: {complaint}" for complaint in one.complaints]
+    median_limit, max_limit = LAG_MEDIAN_LIMIT_S, LAG_MAX_LIMIT_S
+    if one.name == "router":
+        median_limit = max_limit = ROUTER_LAG_LIMIT_S
+    if one.decode_hung:
+        found.append(f"{one.name}: {one.decode_hung} hung")
+    if one.lag_s_median > median_limit:
+        found.append(f"{one.name}: median lag {one.lag_s_median:.3f} s > {median_limit} s")
+    if one.lag_s_max > max_limit:
+        found.append(f"{one.name}: largest lag {one.lag_s_max:.3f} s > {max_limit} s")
+    return found

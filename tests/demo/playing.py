@@ -1,0 +1,111 @@
+"""The order of events: stock's scenarios, our launch while stock's D hangs, normal traffic on both, our scenarios."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tests.demo.behind_router import RouterPlayed, behind_router
+from tests.demo.figures import Measured, Ok
+from tests.demo.normal_traffic import ok, standing_still
+from tests.demo.settings import Settings
+from tests.demo.stage import Played, Stage, normal_handshake_s
+from tests.pair.kept import KeptProcess
+from tests.pair.progress import say
+from tests.pair.router import running_router
+from tests.pair.running import Pair, running_pair
+from tests.pair.traffic import Client
+
+Entered = TypeVar("Entered")
+AnyPlayed = Played | RouterPlayed
+NEVER_S = 20.0
+"""So long after its timeout a D request that has not ended never will."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    stock: list[Measured]
+    ours: list[Measured]
+    ok: Ok
+
+
+async def play_stock(settings: Settings) -> list[Measured]:
+    async with _launched(settings, plugin=False) as launching, _half(settings, await launching) as half:
+        return await measured(await half.play())
+
+
+async def play_both(settings: Settings) -> Shown:
+    async with AsyncExitStack() as outer, _launched(settings, plugin=False) as launching:
+        stock_pair = await launching
+        async with _half(settings, stock_pair) as half:
+            played = await half.play()
+            launching_ours = await outer.enter_async_context(_launched(settings, plugin=True))
+            stock = await measured(played)
+        with standing_still(stock_pair):
+            our_pair = await launching_ours
+        normal = await ok(stock_pair, our_pair, settings.rounds)
+        await asyncio.to_thread(stock_pair.stop)
+        async with _half(settings, our_pair) as half:
+            ours = await measured(await half.play(one_by_one=True))
+    return Shown(stock, ours, normal)
+
+
+async def measured(played: Sequence[AnyPlayed]) -> list[Measured]:
+    figures = []
+    for one in played:
+        figures.append(await one.measured())
+        last = figures[-1]
+        say(f"  {last.name}: {last.decode_hung} hung, lag {last.lag_s_median:.3f} s (at most {last.lag_s_max:.3f} s)")
+    return figures
+
+
+@asynccontextmanager
+async def in_background(context: AbstractContextManager[Entered]) -> AsyncIterator["asyncio.Future[Entered]"]:
+    """Enter a slow context manager in a thread: answers that come in meanwhile are timed rightly."""
+    entering = asyncio.ensure_future(asyncio.to_thread(context.__enter__))
+    try:
+        yield entering
+    finally:
+        await asyncio.wait([entering])
+        if not entering.cancelled() and entering.exception() is None:
+            await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+def _launched(settings: Settings, *, plugin: bool) -> AbstractAsyncContextManager["asyncio.Future[Pair]"]:
+    return in_background(running_pair(settings.pair(plugin=plugin), "demo-pd-sidecar" if plugin else "demo-stock"))
+
+
+@dataclass(frozen=True)
+class Half:
+    """One pair on which the scenarios are played, and the router in front of it where one is asked for."""
+
+    settings: Settings
+    pair: Pair
+    client: Client
+    routing: "asyncio.Future[KeptProcess] | None"
+
+    async def play(self, *, one_by_one: bool = False) -> list[AnyPlayed]:
+        """Stock's hangs overlap: nobody waits for D's answers in here, unless told to."""
+        title = "pd-sidecar" if self.pair.spec.prefill.plugin else "stock"
+        stage = Stage(self.pair, self.client, await normal_handshake_s(self.pair, self.client))
+        say(f"{title}: a normal handshake takes {stage.normal_handshake_s:.3f} s")
+        played: list[AnyPlayed] = []
+        for scenario in self.settings.scenarios:
+            one = await scenario(stage)
+            if one_by_one:
+                await asyncio.wait([owed.decode for owed in one.owed])
+            say(f"{title}: {one.name} played")
+            played.append(one)
+        if self.routing is not None:
+            played.append(await behind_router(stage, await self.routing, self.settings.timeout_s))
+            say(f"{title}: router played")
+        return played
+
+
+@asynccontextmanager
+async def _half(settings: Settings, pair: Pair) -> AsyncIterator[Half]:
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(pair, limit_s=settings.timeout_s + NEVER_S))
+        routing = await stack.enter_async_context(in_background(running_router(pair))) if settings.with_router else None
+        yield Half(settings, pair, client, routing)

@@ -1,0 +1,118 @@
+"""Ways in which P gives requests up. Each scenario returns once P is done; who waits for D is the caller's choice."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from tests.demo.stage import HANDSHAKE_SLACK_S, Owed, Played, Stage, prompt
+from tests.pair.answers import Answer
+from tests.pair.traffic import Order
+
+
+async def abort_all(stage: Stage, count: int = 24) -> Played:
+    """A batch of long prompts; the operator aborts everything on P."""
+    began = time.monotonic()
+    sent = [stage.client.send(Order(text=prompt(16_000))) for _ in range(count)]
+    await stage.handshakes([one.order for one in sent])
+    await asyncio.sleep(max(0.0, began + 1.2 - time.monotonic()))
+    aborted_at = await stage.client.abort_all()
+    return Played("abort_all", count, await stage.given_up(sent, aborted_at))
+
+
+async def abort_one_waiting(stage: Stage) -> Played:
+    """One of six goes while it waits for its turn; the other five must not notice."""
+    sent = [stage.client.send(Order(text=prompt(6_000))) for _ in range(6)]
+    victim = sent[4]
+    await stage.handshakes([one.order for one in sent])
+    aborted_at = await stage.client.abort(victim.order.rid)
+    owed = await stage.given_up([victim], aborted_at)
+    others = [await half for one in sent if one is not victim for half in (one.prefill, one.decode)]
+    complaints = [f"a request nobody aborted ended with {bad.status}" for bad in others if not bad.is_good]
+    return Played("abort_one_waiting", 6, owed, complaints)
+
+
+async def abort_chunked(stage: Stage) -> Played:
+    """Between the chunks of a very long prompt."""
+    sent = stage.client.send(Order(text=prompt(60_000)))
+    await stage.computing(sent.order, chunk=3)
+    aborted_at = await stage.client.abort(sent.order.rid)
+    return Played("abort_chunked", 1, await stage.given_up([sent], aborted_at))
+
+
+async def abort_running(stage: Stage, count: int = 3) -> Played:
+    """While the forward pass of the only chunk runs, so that its result is still outstanding when the abort is read."""
+    owed: list[Owed] = []
+    for _ in range(count):
+        sent = stage.client.send(Order(text=prompt(4_000)))
+        await stage.computing(sent.order)
+        aborted_at = await stage.client.abort(sent.order.rid)
+        owed += await stage.given_up([sent], aborted_at)
+        await asyncio.wait([sent.decode], timeout=2.0)  # stock ignores this abort: let D finish before the next one
+    return Played("abort_running", count, owed)
+
+
+async def abort_inflight(stage: Stage) -> Played:
+    """With chunks on the way to D: loopback is too quick to be hit, so the shim holds the writes for half a second."""
+    with stage.pair.held_transfers():
+        sent = stage.client.send(Order(text=prompt(9_000)))
+        await stage.in_queue("inflight", 1)
+        aborted_at = await stage.client.abort(sent.order.rid)
+        await asyncio.sleep(0.5)
+    return Played("abort_inflight", 1, await stage.given_up([sent], aborted_at))
+
+
+async def disconnect(stage: Stage) -> Played:
+    """P's client goes away. P's HTTP process looks only every few seconds, so what counts is P's engine aborting."""
+    sent = stage.client.send(Order(text=prompt(40_000)))
+    await stage.computing(sent.order)
+    sent.prefill.cancel()
+    aborted = await stage.pair.events.wait_for("abort", role="prefill", rid=sent.order.rid)
+    return Played("disconnect", 1, [Owed(sent.decode, aborted["t"])])
+
+
+async def bootstrap_queue(stage: Stage, count: int = 2) -> Played:
+    """P alone, aborted before D has come: nothing may be left of it on P, and D must be answered when it comes."""
+    orders = await _abort_before_decode(stage, count)
+    complaints = await stage.leftovers([order.room for order in orders])
+    return await _come_late(stage, "bootstrap_queue", orders, complaints)
+
+
+async def late_handshake(stage: Stage, count: int = 4) -> Played:
+    """D's half comes a second after P's half was aborted."""
+    orders = await _abort_before_decode(stage, count)
+    await asyncio.sleep(1.0)
+    return await _come_late(stage, "late_handshake", orders, [])
+
+
+async def late_handshake_room_reused(stage: Stage) -> Played:
+    """A new pair of requests uses the room as soon as the late D has shaken hands: the new ones must do well."""
+    (order,) = await _abort_before_decode(stage, 1)
+    await asyncio.sleep(1.0)
+    played = await _come_late(stage, "late_handshake_room_reused", [order], [])
+    again = stage.client.send(Order(text=prompt(2_000), room=order.room))
+    done, _ = await asyncio.wait([again.prefill, again.decode], timeout=20.0)
+    good = sum(half.result().is_good for half in done)
+    complaints = [f"the new pair on the same room: {good} of 2 halves did well"] if good < 2 else []
+    return Played(played.name, 1, played.owed, complaints, played.check)
+
+
+async def _abort_before_decode(stage: Stage, count: int) -> list[Order]:
+    orders = [Order(text=prompt(500)) for _ in range(count)]
+    prefills = [stage.client.send_prefill(order) for order in orders]
+    await stage.in_queue("bootstrap", count)
+    for order in orders:
+        await stage.client.abort(order.rid)
+    await asyncio.gather(*prefills)
+    return orders
+
+
+async def _come_late(stage: Stage, name: str, orders: Sequence[Order], complaints: Sequence[str]) -> Played:
+    decodes = [stage.client.send_decode(order) for order in orders]
+    owed = [Owed(decode, await stage.handshake_at(order)) for decode, order in zip(decodes, orders, strict=True)]
+    limit_s = stage.normal_handshake_s + HANDSHAKE_SLACK_S
+
+    def slow(answers: Sequence[Answer]) -> list[str]:
+        worst = max(answer.took_s for answer in answers)
+        return [f"D's whole answer took {worst:.3f} s, more than {limit_s:.3f} s"] if worst > limit_s else []
+
+    return Played(name, len(orders), owed, complaints, slow)

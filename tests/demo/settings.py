@@ -1,0 +1,83 @@
+"""What is played, and with which engines."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tests.demo import scenarios
+from tests.demo.stage import Scenario
+from tests.pair.side import PairSpec
+
+FULL: tuple[Scenario, ...] = (
+    scenarios.abort_all,
+    scenarios.abort_one_waiting,
+    scenarios.abort_chunked,
+    scenarios.abort_running,
+    scenarios.abort_inflight,
+    scenarios.bootstrap_queue,
+    scenarios.disconnect,
+    scenarios.late_handshake,
+    scenarios.late_handshake_room_reused,
+)
+QUICK: tuple[Scenario, ...] = (partial(scenarios.abort_all, count=8), scenarios.abort_running, scenarios.late_handshake)
+
+HANGS_IN_STOCK = (
+    "abort_all",
+    "abort_one_waiting",
+    "abort_chunked",
+    "abort_inflight",
+    "bootstrap_queue",
+    "disconnect",
+    "late_handshake",
+    "late_handshake_room_reused",
+    "router",
+)
+"""Not `abort_running`: stock ignores that abort and serves the request."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`timeout_s` is D's waiting timeout: nothing that goes well comes near it, even on a slow machine."""
+
+    sglang: str
+    backend: str
+    tp: int
+    timeout_s: int
+    scenarios: Sequence[Scenario]
+    with_router: bool
+    rounds: int
+    stock_only: bool
+
+    def pair(self, *, plugin: bool) -> PairSpec:
+        return PairSpec.of(
+            sglang=self.sglang,
+            backend=self.backend,
+            tp=self.tp,
+            plugin=plugin,
+            timeout_s=self.timeout_s,
+            prefill={"args": ("--chunked-prefill-size", "4096")},
+            decode={"max_total_tokens": 800_000},  # holds what hangs in stock
+        )
+
+
+def settings() -> Settings:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.demo", description="Stock sglang and pd-sidecar side by side."
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer scenarios, in under two minutes")
+    parser.add_argument("--sglang", default="0.5.18")
+    parser.add_argument("--backend", default="mooncake")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--stock-only", action="store_true", help="only show how stock behaves; writes no JSON")
+    asked = parser.parse_args()
+    return Settings(
+        sglang=asked.sglang,
+        backend=asked.backend,
+        tp=asked.tp,
+        timeout_s=15 if asked.quick else 50,
+        scenarios=QUICK if asked.quick else FULL,
+        with_router=not asked.quick,
+        rounds=40 if asked.quick else 100,
+        stock_only=asked.stock_only,
+    )

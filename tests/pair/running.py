@@ -1,0 +1,108 @@
+"""A running pair: two engines, their sidecar's socket, the shim's events and controls. `running_pair` is the way in."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.pair.embedded import end_sidecar, sidecar_pid
+from tests.pair.engine import Engine
+from tests.pair.events import EventLog
+from tests.pair.paths import build_dir
+from tests.pair.ports import free_ports
+from tests.pair.progress import say, step
+from tests.pair.side import PairSpec
+from tests.pair.venvs import ensure_venv, nobody_installs
+from tests.pair.weights import ensure_model
+
+SIDECAR_IDLE_EXIT_S = 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    spec: PairSpec
+    folder: Path
+    prefill: Engine
+    decode: Engine
+    events: EventLog
+    control: Path
+    socket: Path
+    admin_port: int
+
+    def sidecar_pid(self) -> int | None:
+        """Id of the sidecar process; None while nobody listens."""
+        return sidecar_pid(self.socket)
+
+    def stop(self) -> None:
+        """Ends both servers. Also done at the end of `running_pair`; twice does no harm."""
+        for engine in (self.prefill, self.decode):
+            engine.let_go()
+        for engine in (self.prefill, self.decode):
+            engine.stop()
+
+    @contextmanager
+    def held_transfers(self) -> Iterator[None]:
+        """KV writes that begin in here wait for its end (at most 120 s)."""
+        with self._switch("hold"):
+            yield
+
+    @contextmanager
+    def failing_transfers(self) -> Iterator[None]:
+        with self._switch("fail"):
+            yield
+
+    @contextmanager
+    def _switch(self, name: str) -> Iterator[None]:
+        switch = self.control / name
+        switch.touch()
+        try:
+            yield
+        finally:
+            switch.unlink()
+
+
+@contextmanager
+def running_pair(spec: PairSpec, name: str = "pair") -> Iterator[Pair]:
+    """Builds what is missing, launches both servers, waits until they serve, and ends all of it on the way out."""
+    versions = {spec.prefill.sglang, spec.decode.sglang}
+    for version in versions:
+        ensure_venv(version, nixl=spec.prefill.backend == "nixl")
+    model = ensure_model(spec.prefill.sglang)
+    with ExitStack() as stack:
+        pair = _lay_out(spec, name, stack)
+        with nobody_installs(versions), step(f"{name}: launching prefill and decode (logs in {pair.folder})"):
+            for engine in (pair.prefill, pair.decode):
+                stack.callback(engine.stop)
+                engine.launch(model)
+            for engine in (pair.prefill, pair.decode):
+                engine.wait_healthy()
+        try:
+            yield pair
+        finally:
+            say(f"{name}: ending it")
+            pair.stop()
+
+
+def _lay_out(spec: PairSpec, name: str, stack: ExitStack) -> Pair:
+    folder = build_dir() / "logs" / f"{name}-{time.strftime('%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6}"
+    control = folder / "control"
+    control.mkdir(parents=True)
+    short = Path(tempfile.mkdtemp(prefix="pds-"))  # the path of a unix socket has 107 bytes
+    stack.callback(shutil.rmtree, short, ignore_errors=True)
+    socket = short / "s"
+    stack.callback(end_sidecar, socket, limit_s=SIDECAR_IDLE_EXIT_S + 7)
+    (admin_port,) = free_ports(1)
+    env = {
+        "PD_SHIM_EVENTS": str(folder / "events.jsonl"),
+        "PD_SHIM_CONTROL": str(control),
+        "PD_SIDECAR_SOCKET": str(socket),
+        "PD_SIDECAR_ADMIN": f"127.0.0.1:{admin_port}",
+        "PD_SIDECAR_IDLE_EXIT_S": str(SIDECAR_IDLE_EXIT_S),
+        "PD_SIDECAR_LOG_FILE": str(folder / "sidecar.log"),
+    }
+    prefill = Engine(spec.prefill, folder=folder, env=env)
+    decode = Engine(spec.decode, folder=folder, env=env)
+    return Pair(spec, folder, prefill, decode, EventLog(folder / "events.jsonl"), control, socket, admin_port)
