@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket as socket_module
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,7 @@ def running_sidecar() -> Iterator[RunningSidecar]:
         began = time.monotonic()
         process = subprocess.Popen(command)
         try:
-            wait_until(socket.exists, "the sidecar does not come up")
+            wait_until(lambda: is_served(socket), "the sidecar does not come up")
             yield RunningSidecar(process, socket, time.monotonic() - began)
         finally:
             process.kill()
@@ -142,6 +143,11 @@ def decode_endpoints(count: int) -> Iterator[Endpoints]:
         yield endpoints
     finally:
         endpoints.close()
+
+
+def is_served(path: Path) -> bool:
+    with socket_module.socket(socket_module.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def wait_until(claim: Callable[[], bool], what: str) -> None:

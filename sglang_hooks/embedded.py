@@ -16,6 +16,9 @@ from pathlib import Path
 
 NEEDED_MODULES = ("uvloop", "zmq", "aiohttp", "click", "prometheus_client", "structlog")
 START_LIMIT_S = 20.0
+EXIT_TAKEN = 4
+"""The sidecar's exit code when another one serves the socket: as good as our own."""
+
 PAUSE_FIRST_S = 1.0
 PAUSE_LAST_S = 60.0
 UNWANTED_VARIABLES = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONPATH")
@@ -31,7 +34,7 @@ class EmbeddedStart:
         self._pause_s = PAUSE_FIRST_S
 
     def __call__(self) -> str | None:
-        """Answers why no sidecar could be started; None when one was, or is being started by another rank."""
+        """Answers why no sidecar could be started; None when one serves now, or another rank is starting one."""
         now = time.monotonic()
         if now < self._next_try_s:
             return None
@@ -60,6 +63,8 @@ class EmbeddedStart:
         # -P: a directory named sidecar in the engine's working directory must not be taken for the package.
         command = [sys.executable, "-P", "-m", "sidecar", "run", "--detach", "--socket", str(self._socket)]
         command += ["--idle-exit-s", str(self._idle_exit_s)]
+        if not os.environ.get("PD_SIDECAR_LOG_FILE"):
+            command += ["--log-file", f"{self._socket}.log"]
         try:
             ended = subprocess.run(  # noqa: S603 - our own interpreter and module
                 command,
@@ -73,7 +78,7 @@ class EmbeddedStart:
             )
         except subprocess.TimeoutExpired:
             return f"none can be started: no answer from {sys.executable} within {START_LIMIT_S:.0f} s"
-        if ended.returncode != 0:
+        if ended.returncode not in (0, EXIT_TAKEN):
             said = ended.stderr.decode(errors="replace").strip().splitlines()
             return f"none can be started: {said[-1] if said else f'exit code {ended.returncode}'}"
         return None

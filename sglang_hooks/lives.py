@@ -24,6 +24,14 @@ class Verdict(Enum):
     SUCCESS = "success"
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The last handshake of an endpoint in a life: its session, and the number of the fact that told it."""
+
+    session: str
+    seq: int
+
+
 @dataclass(eq=False, slots=True)
 class Life:
     """One request at this rank, from its sender to its end.
@@ -37,7 +45,9 @@ class Life:
 
     room: int
     number: int
-    endpoints: dict[DecodeEndpoint, str] = field(default_factory=dict)
+    opened_seq: int = 0
+    concluded_seq: int = 0
+    endpoints: dict[DecodeEndpoint, Joined] = field(default_factory=dict)
     owed: set[DecodeEndpoint] = field(default_factory=set)
     previous: int | None = None
     put: int = 0
@@ -56,8 +66,8 @@ class Life:
     def is_drained(self) -> bool:
         return self.finished >= self.put
 
-    def join(self, endpoint: DecodeEndpoint, session: str) -> None:
-        self.endpoints[endpoint] = session
+    def join(self, endpoint: DecodeEndpoint, session: str, *, seq: int = 0) -> None:
+        self.endpoints[endpoint] = Joined(session, seq)
         self.owed.add(endpoint)
 
 

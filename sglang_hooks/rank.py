@@ -68,12 +68,16 @@ class Rank:
         return self._hello
 
     def replay(self) -> Iterator[Fact]:
-        """Everything a sidecar that knows nothing must be told. The lock is held."""
+        """Everything a sidecar that knows nothing must be told. The lock is held.
+
+        With the numbers of the first time: a sidecar that does know takes a handshake with a higher one for a new
+        request.
+        """
         self.table.expire(now=self._clock())
         for life in self.table.lives():
             if life.succeeded or (life.concluded and not life.owed and life.endpoints):
                 continue
-            yield RoomOpened(self._seq(), life.room, life.number)
+            yield RoomOpened(life.opened_seq, life.room, life.number)
             for endpoint in life.owed:
                 yield self._handshake_fact(life, endpoint)
             if life.concluded:
@@ -90,8 +94,10 @@ class Rank:
     def open(self, room: int) -> Life:
         with self.lock:
             life = self.table.open(room)
-            self.emitter.post(RoomOpened(self._seq(), room, life.number))
-            for endpoint in life.endpoints:
+            life.opened_seq = self._seq()
+            self.emitter.post(RoomOpened(life.opened_seq, room, life.number))
+            for endpoint, early in list(life.endpoints.items()):
+                life.join(endpoint, early.session, seq=self._seq())
                 self.emitter.post(self._handshake_fact(life, endpoint))
         self.emitter.flush()
         return life
@@ -109,7 +115,7 @@ class Rank:
             if life.concluded:
                 self.counts.late_handshakes += 1
                 self.emitter.post(self._conclusion(life, TerminalStatus.FAILED))
-            life.join(endpoint, session)
+            life.join(endpoint, session, seq=self._seq())
             self.emitter.post(self._handshake_fact(life, endpoint))
         self.emitter.flush()
         return life.ending
@@ -261,11 +267,13 @@ class Rank:
 
     def _conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
         at_s = life.concluded_at_s or self._clock()
+        life.concluded_seq = life.concluded_seq or self._seq()
         cause = "" if status is TerminalStatus.SUCCESS else life.cause
-        return RoomConcluded(self._seq(), life.room, life.number, status, cause, life.drained_in_time, at_s)
+        return RoomConcluded(life.concluded_seq, life.room, life.number, status, cause, life.drained_in_time, at_s)
 
     def _handshake_fact(self, life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
-        return DecodeHandshake(self._seq(), life.room, life.number, endpoint, life.endpoints[endpoint])
+        joined = life.endpoints[endpoint]
+        return DecodeHandshake(joined.seq, life.room, life.number, endpoint, joined.session)
 
     def _seq(self) -> int:
         self.last_seq += 1

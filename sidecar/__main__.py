@@ -4,15 +4,15 @@ engine.
 
 import sys
 
-from sidecar.detach import detach
+from sidecar.detach import Caller, detach
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["run"] and "--detach" in sys.argv:
-        detach()
+    is_leaving = sys.argv[1:2] == ["run"] and "--detach" in sys.argv
+    caller = detach() if is_leaving else Caller()
     from sidecar.cli import main as run_command  # noqa: PLC0415 - see above
 
-    run_command()
+    run_command(caller)
 
 
 if __name__ == "__main__":

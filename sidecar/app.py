@@ -7,6 +7,7 @@ import resource
 import secrets
 import signal
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -40,12 +41,12 @@ DESCRIPTORS_RESERVED = 256
 LINGER_MS = 1000
 
 
-def serve(config: Config) -> int:
+def serve(config: Config, *, on_ready: Callable[[], None] = lambda: None) -> int:
     """Runs until told to end or out of work. Raises ConfigError and SocketTakenError before serving."""
     file = log.BoundedFile(config.log_file) if config.log_file else None
     log.configure(level=config.log_level, file=file)
     with Rendezvous(config.socket, group=config.socket_group) as rendezvous:
-        return uvloop.run(_serve(config, rendezvous))
+        return uvloop.run(_serve(config, rendezvous, on_ready))
 
 
 def connection_budget() -> int:
@@ -57,7 +58,7 @@ def connection_budget() -> int:
     return max(16, (usable * 9 // 10 - DESCRIPTORS_RESERVED) // DESCRIPTORS_PER_ENDPOINT)
 
 
-async def _serve(config: Config, rendezvous: Rendezvous) -> int:
+async def _serve(config: Config, rendezvous: Rendezvous, on_ready: Callable[[], None]) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_report_fault)
     ending = asyncio.Event()
@@ -87,6 +88,7 @@ async def _serve(config: Config, rendezvous: Rendezvous) -> int:
             _warn_of_early_settling(config.settle_after_s)
         log = structlog.get_logger("sidecar")
         log.info("ready", socket=str(config.socket), epoch=notifier.epoch, connection_budget=budget)
+        on_ready()
         await ending.wait()
         return await _finish(driver, ingress, grace_s=config.grace_s)
 

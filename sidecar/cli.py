@@ -2,11 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from sidecar.config import Config, checked, default_socket, parse_admin
+from sidecar.detach import Caller
 from sidecar.errors import ConfigError, SocketTakenError
 
 EXIT_CONFIG = 2
@@ -36,8 +37,9 @@ def cli() -> None:
 @click.option("--idle-exit-s", type=float, default=0.0, envvar="PD_SIDECAR_IDLE_EXIT_S", show_envvar=True)
 @click.option("--idle-close-s", type=float, default=600.0, envvar="PD_SIDECAR_IDLE_CLOSE_S", show_envvar=True)
 @click.option("--grace-s", type=float, default=5.0, envvar="PD_SIDECAR_GRACE_S", show_envvar=True)
-@click.option("--detach", is_flag=True, help="Leave the caller's process tree, session and descriptors.")
-def run(**flags: Any) -> None:
+@click.option("--detach", is_flag=True, help="Leave the caller's process tree; return once it is served.")
+@click.pass_obj
+def run(caller: Caller, /, **flags: Any) -> None:
     """Serve the prefill ranks of this host.
 
     Exit code: 0 nothing owed, 2 a setting that cannot work, 3 something is still owed, 4 the socket is taken.
@@ -51,15 +53,23 @@ def run(**flags: Any) -> None:
         sys.modules["rich"] = None  # type: ignore[assignment] # the import system's word for "not to be had"
     from sidecar.app import serve  # noqa: PLC0415 - heavy imports, not for --help or a wrong flag
 
-    sys.exit(serve(config))
+    sys.exit(serve(config, on_ready=caller.tell_ready))
 
 
-def main() -> None:
+def main(caller: Caller) -> None:
     try:
-        cli.main(prog_name="pd-sidecar", standalone_mode=True)
+        cli.main(prog_name="pd-sidecar", obj=caller, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        caller.tell_failure(error.exit_code, error.format_message())
+        sys.exit(error.exit_code)
     except ConfigError as error:
-        click.echo(f"pd-sidecar: {error}", err=True)
-        sys.exit(EXIT_CONFIG)
+        _leave(caller, EXIT_CONFIG, error)
     except SocketTakenError as error:
-        click.echo(f"pd-sidecar: {error}", err=True)
-        sys.exit(EXIT_TAKEN)
+        _leave(caller, EXIT_TAKEN, error)
+
+
+def _leave(caller: Caller, code: int, error: Exception) -> NoReturn:
+    click.echo(f"pd-sidecar: {error}", err=True)
+    caller.tell_failure(code, str(error))
+    sys.exit(code)

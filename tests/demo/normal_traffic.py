@@ -18,7 +18,7 @@ from tests.pair.progress import say
 from tests.pair.running import Pair
 from tests.pair.traffic import Client, Order
 
-OUTPUT_LENGTHS = (40, 90, 150, 260, 400, 700, 1_100, 1_700, 2_500, 3_600, 4_500, 5_500)
+OUTPUT_LENGTHS = (40, 90, 150, 260, 400, 700, 1_100, 1_600, 2_500, 3_600, 5_000)
 REQUESTS_A_TURN = 8
 TOKENS_A_REQUEST = 200
 REPORT_EVERY = 20

@@ -45,7 +45,7 @@ async def play_both(settings: Settings) -> Shown:
         with standing_still(stock_pair):
             our_pair = await launching_ours
         normal = await ok(stock_pair, our_pair, settings.rounds)
-        await asyncio.to_thread(stock_pair.stop)
+        stock_pair.kill()
         async with _half(settings, our_pair) as half:
             ours = await measured(await half.play(one_by_one=True))
     return Shown(stock, ours, normal)

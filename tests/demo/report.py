@@ -49,4 +49,5 @@ def table(stock: Sequence[Measured], ours: Sequence[Measured]) -> str:
 
 
 def _cells(one: Measured) -> str:
-    return f"{one.decode_hung:>6}{one.lag_s_median:>9.3f}{one.lag_s_max:>9.3f}  {one.endings:12}"
+    median, largest = (round(lag, 3) + 0.0 for lag in (one.lag_s_median, one.lag_s_max))  # no -0.000
+    return f"{one.decode_hung:>6}{median:>9.3f}{largest:>9.3f}  {one.endings:12}"

@@ -1,4 +1,5 @@
-"""`python -m tests.engine [VERSION] [pytest options]`: builds that engine's venv if need be and runs these tests inside it."""
+"""`python -m tests.engine [VERSION] [pytest options]`: builds that engine's venv if need be and runs these tests
+inside it."""
 
 import os
 import sys

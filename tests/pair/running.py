@@ -36,6 +36,11 @@ class Pair:
         """Id of the sidecar process; None while nobody listens."""
         return sidecar_pid(self.socket)
 
+    def kill(self) -> None:
+        """SIGKILL to both servers: a crash."""
+        self.prefill.kill()
+        self.decode.kill()
+
     def stop(self) -> None:
         """Ends both servers. Also done at the end of `running_pair`; twice does no harm."""
         for engine in (self.prefill, self.decode):

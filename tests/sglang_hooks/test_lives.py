@@ -2,7 +2,7 @@
 
 import pytest
 
-from sglang_hooks.lives import EARLY_LIMIT, EVICTED_CAUSE, Life, LifeTable
+from sglang_hooks.lives import EARLY_LIMIT, EVICTED_CAUSE, Joined, Life, LifeTable
 from sidecar.model import DecodeEndpoint
 
 D1 = DecodeEndpoint("127.0.0.1", 7001)
@@ -35,7 +35,7 @@ def test_an_early_endpoint_joins_the_life_that_opens(table: LifeTable) -> None:
 
     life = table.open(7)
 
-    assert life.endpoints == {D1: "s1"}
+    assert life.endpoints == {D1: Joined("s1", 0)}
     assert {D1} == life.owed
     assert table.open(7).endpoints == {}
 
@@ -45,7 +45,7 @@ def test_an_early_endpoint_that_gave_up_does_not_join(table: LifeTable) -> None:
     table.meet_early(7, D2, "s2")
     table.leave_early(7, D1)
 
-    assert table.open(7).endpoints == {D2: "s2"}
+    assert table.open(7).endpoints == {D2: Joined("s2", 0)}
 
 
 def test_early_rooms_are_bounded_and_counted(table: LifeTable) -> None:

@@ -185,6 +185,34 @@ async def test_detached_it_is_nobodys_child(place: Path) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+async def test_detached_it_returns_once_it_serves(place: Path) -> None:
+    """A rank connects right after; it must not have to guess."""
+    parent = await asyncio.create_subprocess_exec(*COMMAND, str(place), "--admin", "off", "--detach")
+
+    assert await exit_code(parent) == 0
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.connect(str(place))
+        pid: int = struct.unpack("3i", stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    code, text = await refused(str(place), "--admin", "off", "--detach")
+    os.kill(pid, signal.SIGKILL)
+    assert (code, "another pd-sidecar serves" in text) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (("--admin", "nowhere"), "use HOST:PORT or off"),
+        (("--grace-s", "soon"), "not a valid float"),
+        (("--log-file", "/proc/version/log"), "/proc/version/log"),
+    ],
+)
+async def test_detached_it_says_why_it_cannot_serve(place: Path, flags: tuple[str, ...], reason: str) -> None:
+    code, text = await refused(str(place), "--detach", *flags)
+
+    assert code != 0
+    assert reason in text
+
+
 def _read_process(pid: int) -> tuple[int, int, list[str]]:
     """Parent, session, and what its descriptors are."""
     process = Path(f"/proc/{pid}")
