@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -43,10 +44,16 @@ LINGER_MS = 1000
 
 def serve(config: Config, *, on_ready: Callable[[], None] = lambda: None) -> int:
     """Runs until told to end or out of work. Raises ConfigError and SocketTakenError before serving."""
-    file = log.BoundedFile(config.log_file) if config.log_file else None
-    log.configure(level=config.log_level, file=file)
+    log.configure(level=config.log_level, file=_log_file(config.log_file))
     with Rendezvous(config.socket, group=config.socket_group) as rendezvous:
         return uvloop.run(_serve(config, rendezvous, on_ready))
+
+
+def _log_file(path: Path | None) -> log.BoundedFile | None:
+    try:
+        return log.BoundedFile(path) if path else None
+    except OSError as error:
+        raise ConfigError(f"--log-file {path} cannot be written: {error.strerror or error}") from error
 
 
 def connection_budget() -> int:

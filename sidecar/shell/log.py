@@ -1,5 +1,6 @@
 """Log lines: JSON for machines, readable on a terminal; to stderr or to a file of bounded size."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -25,15 +26,17 @@ class BoundedFile:
         self._file = self._open()
 
     def write(self, text: str) -> int:
-        with self._lock:
+        """Text that cannot be written, as on a full disk, is lost: the service goes on."""
+        with self._lock, contextlib.suppress(OSError):
             if self._file.tell() + len(text) > self._limit_bytes:
                 self._file.close()
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))
                 self._file = self._open()
-            return self._file.write(text)
+            self._file.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(OSError):
             self._file.flush()
 
     def close(self) -> None:
