@@ -40,6 +40,7 @@ DESCRIPTORS_PER_ENDPOINT = 4
 
 DESCRIPTORS_RESERVED = 256
 LINGER_MS = 1000
+ACK_DELAY_S = 0.2
 
 
 def serve(config: Config, *, on_ready: Callable[[], None] = lambda: None) -> int:
@@ -131,6 +132,7 @@ def _limits(config: Config, budget: int) -> Limits:
         rooms=RoomLimits(records=config.record_limit),
         outbox=OutboxLimits(settle_after_s=config.settle_after_s, idle_close_s=config.idle_close_s, connections=budget),
         idle_exit_s=config.idle_exit_s,
+        ack_delay_s=ACK_DELAY_S,
         backends=frozenset(FORMS),
     )
 

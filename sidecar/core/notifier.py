@@ -50,13 +50,17 @@ from sidecar.model import (
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """`idle_exit_s` 0: never. `backends` are those whose status messages the shell can write."""
+    """`idle_exit_s` 0: never. `backends` are those whose status messages the shell can write.
+
+    `ack_delay_s`: how long an acknowledgement may wait for company. Each one wakes a thread beside a busy scheduler.
+    """
 
     rooms: RoomLimits = RoomLimits()
     outbox: OutboxLimits = OutboxLimits()
     retry_first_s: float = 0.02
     retry_cap_s: float = 5.0
     idle_exit_s: float = 0.0
+    ack_delay_s: float = 0.0
     backends: frozenset[str] = frozenset({"ascend", "mooncake"})
 
 
@@ -73,6 +77,8 @@ class Notifier:
         self.ranks = RankTable()
         self._actions: list[Action] = []
         self._quiet_since: float | None = now
+        self._ack_at: float | None = None
+        self._acks_are_due = False
         self._is_ending = False
 
     def __repr__(self) -> str:
@@ -99,6 +105,8 @@ class Notifier:
             return
         self.stats.facts[type(message).__name__] += 1
         is_replay = rank.accept(message.seq)
+        self._ack_at = now + self._limits.ack_delay_s if self._ack_at is None else self._ack_at
+        self._note_acks(now)
         self.stats.facts_replayed += is_replay
         if implausible(message):
             self.stats.facts_implausible += 1
@@ -135,6 +143,7 @@ class Notifier:
     # -- time and output
 
     def handle_timer(self, now: float) -> None:
+        self._note_acks(now)
         self.rooms.handle_timer(now)
         self.outbox.handle_timer(now)
         self._settle_ended()
@@ -149,7 +158,7 @@ class Notifier:
         self.outbox.hurry(now)
 
     def next_deadline(self) -> float | None:
-        times = (self.rooms.next_deadline(), self.outbox.next_deadline(), self._retire_at())
+        times = (self.rooms.next_deadline(), self.outbox.next_deadline(), self._retire_at(), self._ack_at)
         return min((at for at in times if at is not None), default=None)
 
     def take_actions(self) -> list[Action]:
@@ -163,6 +172,14 @@ class Notifier:
         return actions
 
     # -- inside
+
+    def _note_acks(self, now: float) -> None:
+        self._acks_are_due = self._acks_are_due or (self._ack_at is not None and self._ack_at <= now)
+
+    def _acknowledge(self) -> list[Action]:
+        self._ack_at, self._acks_are_due = None, False
+        taken = ((rank.stream, rank.take_unacknowledged()) for rank in self.ranks.connected)
+        return [SendReply(stream, Accepted(seq)) for stream, seq in taken if stream is not None and seq is not None]
 
     def _hello(self, stream: int, hello: Hello, now: float) -> None:
         if self.ranks.on(stream) is not None:

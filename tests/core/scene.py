@@ -45,9 +45,19 @@ class Scene:
     """`alive` are the endpoints that a connection succeeds to; a full one refuses though connected."""
 
     def __init__(
-        self, *, rooms: RoomLimits | None = None, outbox: OutboxLimits | None = None, idle_exit_s: float = 0.0
+        self,
+        *,
+        rooms: RoomLimits | None = None,
+        outbox: OutboxLimits | None = None,
+        idle_exit_s: float = 0.0,
+        ack_delay_s: float = 0.0,
     ) -> None:
-        limits = Limits(rooms=rooms or RoomLimits(), outbox=outbox or OutboxLimits(), idle_exit_s=idle_exit_s)
+        limits = Limits(
+            rooms=rooms or RoomLimits(),
+            outbox=outbox or OutboxLimits(),
+            idle_exit_s=idle_exit_s,
+            ack_delay_s=ack_delay_s,
+        )
         self.now = START
         self.notifier = Notifier(epoch="first", limits=limits, jitter=lambda: 0.5, now=self.now)
         self.alive = {E1, E2, E3}

@@ -38,6 +38,19 @@ def test_facts_are_acknowledged_once_for_each_batch(scene: Scene) -> None:
     assert scene.replies[1] == [Welcome(PROTOCOL, "first"), Accepted(3)]
 
 
+def test_acknowledgements_wait_for_company() -> None:
+    scene = Scene(ack_delay_s=0.5)
+    stream = scene.join()
+    scene.opened(1, 1)
+    scene.advance(0.4)
+    scene.opened(2, 1)
+    assert scene.replies[stream][1:] == []
+
+    scene.advance(0.1)
+
+    assert scene.replies[stream][1:] == [Accepted(2)]
+
+
 def test_an_acknowledgement_is_about_this_stream_only(scene: Scene) -> None:
     """After a reconnect nothing counts as held before the replay has brought it."""
     first = scene.opened(1, 1)
