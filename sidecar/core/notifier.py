@@ -165,10 +165,8 @@ class Notifier:
         """Decode's side first: replies to ranks are in no hurry, and each one wakes a process that wants the CPU."""
         actions: list[Action] = [*self.outbox.take_actions(), *self._actions]
         self._actions = []
-        for rank in self.ranks.connected:
-            seq = rank.take_unacknowledged()
-            if seq is not None and rank.stream is not None:
-                actions.append(SendReply(rank.stream, Accepted(seq)))
+        if self._acks_are_due:
+            actions += self._acknowledge()
         return actions
 
     # -- inside

@@ -9,8 +9,8 @@ import aiohttp
 
 from tests.demo.figures import Measured, Told
 from tests.demo.stage import Stage, prompt
-from tests.pair.kept import KeptProcess
 from tests.pair.progress import say
+from tests.pair.router import Router
 
 REQUESTS = 6
 TOKENS = 6_000
@@ -49,7 +49,7 @@ class RouterPlayed:
         return Measured(self.name, REQUESTS, tuple(told), complaints)
 
 
-async def behind_router(stage: Stage, router: KeptProcess, timeout_s: float) -> RouterPlayed:
+async def behind_router(stage: Stage, router: Router, timeout_s: float) -> RouterPlayed:
     aborts = len(stage.pair.events.all("abort", role="prefill"))
     handshakes = len(stage.pair.events.all("in", role="prefill", tag="HANDSHAKE"))
     answers = _send_all(router, 3 * timeout_s + 120)
@@ -59,7 +59,7 @@ async def behind_router(stage: Stage, router: KeptProcess, timeout_s: float) -> 
     return RouterPlayed(stage, answers, aborted["t"], timeout_s)
 
 
-def _send_all(router: KeptProcess, limit_s: float) -> list[asyncio.Task[Ending]]:
+def _send_all(router: Router, limit_s: float) -> list[asyncio.Task[Ending]]:
     return [asyncio.create_task(_send(router.url, prompt(TOKENS), limit_s)) for _ in range(REQUESTS)]
 
 

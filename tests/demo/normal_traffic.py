@@ -1,19 +1,15 @@
 """Scenario `ok`: normal traffic on both pairs. Equal outputs, equal speed.
 
-The machine is small and noisy, so the pairs take many short turns, one stands still while the other is measured, and
-what counts is the median of the ratios of neighbours.
+The machine is small and noisy, so the pairs take many short turns, and what counts is the median of the ratios of
+neighbours.
 """
 
 import asyncio
-import signal
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tests.demo.figures import Ok
 from tests.demo.stage import prompt
-from tests.pair.keeper import send
 from tests.pair.progress import say
 from tests.pair.running import Pair
 from tests.pair.traffic import Client, Order
@@ -26,31 +22,15 @@ REPORT_EVERY = 20
 
 async def ok(stock: Pair, ours: Pair, rounds: int) -> Ok:
     async with Client(stock) as stock_client, Client(ours) as our_client:
-        identical = await _same_outputs(stock, stock_client, ours, our_client)
+        identical = await _same_outputs(stock_client, our_client)
         ratios: list[float] = []
         while len(ratios) < rounds:
-            turns = [(stock_client, ours), (our_client, stock)]
-            seconds = {}
-            for client, other in turns if len(ratios) % 2 == 0 else reversed(turns):
-                with standing_still(other):
-                    seconds[client] = await _seconds_a_turn(client)
+            turns = [stock_client, our_client] if len(ratios) % 2 == 0 else [our_client, stock_client]
+            seconds = {client: await _seconds_a_turn(client) for client in turns}
             ratios.append(seconds[stock_client] / seconds[our_client])
             if len(ratios) % REPORT_EVERY == 0:
                 say(f"  ok: {len(ratios)} of {rounds} rounds, throughput ratio {statistics.median(ratios):.3f} so far")
     return Ok(identical, tuple(ratios))
-
-
-@contextmanager
-def standing_still(pair: Pair) -> Iterator[None]:
-    """sglang's schedulers never sleep: those of the other pair would take half of this small machine."""
-    schedulers = [*pair.prefill.scheduler_pids(), *pair.decode.scheduler_pids()]
-    for pid in schedulers:
-        send(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in schedulers:
-            send(pid, signal.SIGCONT)
 
 
 async def _seconds_a_turn(client: Client) -> float:
@@ -64,13 +44,11 @@ async def _seconds_a_turn(client: Client) -> float:
     return spent
 
 
-async def _same_outputs(stock: Pair, stock_client: Client, ours: Pair, our_client: Client) -> bool:
+async def _same_outputs(stock_client: Client, our_client: Client) -> bool:
     """One request at a time: batches of different sizes may round differently, and that is not the plugin's doing."""
     texts = [prompt(length) for length in OUTPUT_LENGTHS]
-    with standing_still(ours):
-        expected = [await _output(stock_client, text) for text in texts]
-    with standing_still(stock):
-        found = [await _output(our_client, text) for text in texts]
+    expected = [await _output(stock_client, text) for text in texts]
+    found = [await _output(our_client, text) for text in texts]
     distinct = len(set(expected))
     equal = sum(a == b for a, b in zip(expected, found, strict=True))
     say(f"  ok: {equal} of {len(texts)} outputs are equal, {distinct} are distinct")

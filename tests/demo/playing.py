@@ -8,12 +8,10 @@ from typing import TypeVar
 
 from tests.demo.behind_router import RouterPlayed, behind_router
 from tests.demo.figures import Measured, Ok
-from tests.demo.normal_traffic import ok, standing_still
+from tests.demo.normal_traffic import ok
 from tests.demo.settings import Settings
 from tests.demo.stage import Played, Stage, normal_handshake_s
-from tests.pair.kept import KeptProcess
 from tests.pair.progress import say
-from tests.pair.router import running_router
 from tests.pair.running import Pair, running_pair
 from tests.pair.traffic import Client
 
@@ -31,23 +29,24 @@ class Shown:
 
 
 async def play_stock(settings: Settings) -> list[Measured]:
-    async with _launched(settings, plugin=False) as launching, _half(settings, await launching) as half:
-        return await measured(await half.play())
+    async with _launched(settings, plugin=False) as launching:
+        pair = await launching
+        async with _client(settings, pair) as client:
+            return await measured(await play(settings, pair, client))
 
 
 async def play_both(settings: Settings) -> Shown:
     async with AsyncExitStack() as outer, _launched(settings, plugin=False) as launching:
         stock_pair = await launching
-        async with _half(settings, stock_pair) as half:
-            played = await half.play()
+        async with _client(settings, stock_pair) as client:
+            played = await play(settings, stock_pair, client)
             launching_ours = await outer.enter_async_context(_launched(settings, plugin=True))
             stock = await measured(played)
-        with standing_still(stock_pair):
-            our_pair = await launching_ours
+        our_pair = await launching_ours
         normal = await ok(stock_pair, our_pair, settings.rounds)
         stock_pair.kill()
-        async with _half(settings, our_pair) as half:
-            ours = await measured(await half.play(one_by_one=True))
+        async with _client(settings, our_pair) as client:
+            ours = await measured(await play(settings, our_pair, client, one_by_one=True))
     return Shown(stock, ours, normal)
 
 
@@ -76,36 +75,23 @@ def _launched(settings: Settings, *, plugin: bool) -> AbstractAsyncContextManage
     return in_background(running_pair(settings.pair(plugin=plugin), "demo-pd-sidecar" if plugin else "demo-stock"))
 
 
-@dataclass(frozen=True)
-class Half:
-    """One pair on which the scenarios are played, and the router in front of it where one is asked for."""
-
-    settings: Settings
-    pair: Pair
-    client: Client
-    routing: "asyncio.Future[KeptProcess] | None"
-
-    async def play(self, *, one_by_one: bool = False) -> list[AnyPlayed]:
-        """Stock's hangs overlap: nobody waits for D's answers in here, unless told to."""
-        title = "pd-sidecar" if self.pair.spec.prefill.plugin else "stock"
-        stage = Stage(self.pair, self.client, await normal_handshake_s(self.pair, self.client))
-        say(f"{title}: a normal handshake takes {stage.normal_handshake_s:.3f} s")
-        played: list[AnyPlayed] = []
-        for scenario in self.settings.scenarios:
-            one = await scenario(stage)
-            if one_by_one:
-                await asyncio.wait([owed.decode for owed in one.owed])
-            say(f"{title}: {one.name} played")
-            played.append(one)
-        if self.routing is not None:
-            played.append(await behind_router(stage, await self.routing, self.settings.timeout_s))
-            say(f"{title}: router played")
-        return played
+def _client(settings: Settings, pair: Pair) -> Client:
+    return Client(pair, limit_s=settings.timeout_s + NEVER_S)
 
 
-@asynccontextmanager
-async def _half(settings: Settings, pair: Pair) -> AsyncIterator[Half]:
-    async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(pair, limit_s=settings.timeout_s + NEVER_S))
-        routing = await stack.enter_async_context(in_background(running_router(pair))) if settings.with_router else None
-        yield Half(settings, pair, client, routing)
+async def play(settings: Settings, pair: Pair, client: Client, *, one_by_one: bool = False) -> list[AnyPlayed]:
+    """Stock's hangs overlap: nobody waits for D's answers in here, unless told to."""
+    title = "pd-sidecar" if pair.spec.prefill.plugin else "stock"
+    stage = Stage(pair, client, await normal_handshake_s(pair, client))
+    say(f"{title}: a normal handshake takes {stage.normal_handshake_s:.3f} s")
+    played: list[AnyPlayed] = []
+    for scenario in settings.scenarios:
+        one = await scenario(stage)
+        if one_by_one:
+            await asyncio.wait([owed.decode for owed in one.owed])
+        say(f"{title}: {one.name} played")
+        played.append(one)
+    if pair.router is not None:
+        played.append(await behind_router(stage, pair.router, settings.timeout_s))
+        say(f"{title}: router played")
+    return played

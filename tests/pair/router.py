@@ -1,31 +1,29 @@
 """The real sglang router in front of a pair. It makes rooms and rids itself, and retries what failed."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
+from tests.pair.engine import Engine
 from tests.pair.kept import KeptProcess
 from tests.pair.paths import python_of
 from tests.pair.ports import free_ports
-from tests.pair.progress import step
-from tests.pair.running import Pair
 
-READY_LIMIT_S = 90.0
+READY_LIMIT_S = 120.0
 
 
-@contextmanager
-def running_router(pair: Pair) -> Iterator[KeptProcess]:
+class Router(KeptProcess):
     """POST {url}/generate with text and sampling_params only."""
-    port, metrics = free_ports(2)
-    router = KeptProcess("router", port=port, ready_path="/readiness", log=pair.folder / "router.log")
-    words = [str(python_of(pair.spec.prefill.sglang)), "-m", "sglang_router.launch_router", "--pd-disaggregation"]
-    words += ["--prefill", pair.prefill.url, str(pair.prefill.ports.bootstrap), "--decode", pair.decode.url]
-    words += ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    try:
-        with step("router"):
-            router.start(words, env)
-            router.wait_ready(READY_LIMIT_S)
-        yield router
-    finally:
-        router.stop()
+
+    def __init__(self, folder: Path) -> None:
+        port, self._metrics_port = free_ports(2)
+        super().__init__("router", port=port, ready_path="/readiness", log=folder / "router.log")
+
+    def launch(self, prefill: Engine, decode: Engine) -> None:
+        words = [str(python_of(prefill.side.sglang)), "-m", "sglang_router.launch_router", "--pd-disaggregation"]
+        words += ["--prefill", prefill.url, str(prefill.ports.bootstrap), "--decode", decode.url]
+        words += ["--host", "127.0.0.1", "--port", str(self.port), "--prometheus-port", str(self._metrics_port)]
+        self.start(words, {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")})
+
+    def wait_healthy(self) -> None:
+        """It asks both servers first, so wait for those before."""
+        self.wait_ready(READY_LIMIT_S)

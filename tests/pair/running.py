@@ -14,6 +14,7 @@ from tests.pair.events import EventLog
 from tests.pair.paths import build_dir
 from tests.pair.ports import free_ports
 from tests.pair.progress import say, step
+from tests.pair.router import Router
 from tests.pair.side import PairSpec
 from tests.pair.venvs import ensure_venv, nobody_installs
 from tests.pair.weights import ensure_model
@@ -23,10 +24,13 @@ SIDECAR_IDLE_EXIT_S = 3
 
 @dataclass(frozen=True)
 class Pair:
+    """`router` is there if the spec asks for it."""
+
     spec: PairSpec
     folder: Path
     prefill: Engine
     decode: Engine
+    router: Router | None
     events: EventLog
     control: Path
     socket: Path
@@ -36,17 +40,21 @@ class Pair:
         """Id of the sidecar process; None while nobody listens."""
         return sidecar_pid(self.socket)
 
+    @property
+    def servers(self) -> list[Engine | Router]:
+        return [self.prefill, self.decode, *([self.router] if self.router else [])]
+
     def kill(self) -> None:
-        """SIGKILL to both servers: a crash."""
-        self.prefill.kill()
-        self.decode.kill()
+        """SIGKILL to all servers: a crash."""
+        for server in self.servers:
+            server.kill()
 
     def stop(self) -> None:
-        """Ends both servers. Also done at the end of `running_pair`; twice does no harm."""
-        for engine in (self.prefill, self.decode):
-            engine.let_go()
-        for engine in (self.prefill, self.decode):
-            engine.stop()
+        """Ends all servers. Also done at the end of `running_pair`; twice does no harm."""
+        for server in self.servers:
+            server.let_go()
+        for server in self.servers:
+            server.stop()
 
     @contextmanager
     def held_transfers(self) -> Iterator[None]:
@@ -78,17 +86,18 @@ def running_pair(spec: PairSpec, name: str = "pair") -> Iterator[Pair]:
     model = ensure_model(spec.prefill.sglang)
     with ExitStack() as stack:
         pair = _lay_out(spec, name, stack)
-        with nobody_installs(versions), step(f"{name}: launching prefill and decode (logs in {pair.folder})"):
-            for engine in (pair.prefill, pair.decode):
-                stack.callback(engine.stop)
-                engine.launch(model)
-            for engine in (pair.prefill, pair.decode):
-                engine.wait_healthy()
+        stack.callback(pair.stop)
+        with nobody_installs(versions), step(f"{name}: launching (logs in {pair.folder})"):
+            pair.prefill.launch(model)
+            pair.decode.launch(model)
+            if pair.router is not None:
+                pair.router.launch(pair.prefill, pair.decode)
+            for server in pair.servers:
+                server.wait_healthy()
         try:
             yield pair
         finally:
             say(f"{name}: ending it")
-            pair.stop()
 
 
 def _lay_out(spec: PairSpec, name: str, stack: ExitStack) -> Pair:
@@ -108,6 +117,14 @@ def _lay_out(spec: PairSpec, name: str, stack: ExitStack) -> Pair:
         "PD_SIDECAR_IDLE_EXIT_S": str(SIDECAR_IDLE_EXIT_S),
         "PD_SIDECAR_LOG_FILE": str(folder / "sidecar.log"),
     }
-    prefill = Engine(spec.prefill, folder=folder, env=env)
-    decode = Engine(spec.decode, folder=folder, env=env)
-    return Pair(spec, folder, prefill, decode, EventLog(folder / "events.jsonl"), control, socket, admin_port)
+    return Pair(
+        spec=spec,
+        folder=folder,
+        prefill=Engine(spec.prefill, folder=folder, env=env),
+        decode=Engine(spec.decode, folder=folder, env=env),
+        router=Router(folder) if spec.router else None,
+        events=EventLog(folder / "events.jsonl"),
+        control=control,
+        socket=socket,
+        admin_port=admin_port,
+    )

@@ -39,14 +39,20 @@ class Side:
 class PairSpec:
     prefill: Side
     decode: Side
+    router: bool = False
 
     @classmethod
     def of(
-        cls, *, prefill: Mapping[str, Any] | None = None, decode: Mapping[str, Any] | None = None, **both: Any
+        cls,
+        *,
+        prefill: Mapping[str, Any] | None = None,
+        decode: Mapping[str, Any] | None = None,
+        router: bool = False,
+        **both: Any,
     ) -> "PairSpec":
         """Fields of `Side` for both servers, and those in which one of them differs."""
         shared = Side(role="prefill", **both)
-        return cls(replace(shared, **(prefill or {})), replace(shared, role="decode", **(decode or {})))
+        return cls(replace(shared, **(prefill or {})), replace(shared, role="decode", **(decode or {})), router)
 
 
 @dataclass(frozen=True)
