@@ -7,6 +7,7 @@ end in the same round and leave the queue together. A Failed that one rank alone
 every rank in the same way.
 """
 
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +38,9 @@ class EndingPoller:
 
     def poll(self) -> int:
         if not self.rank.is_quiet(self.life):
+            # The worker that finishes the last chunk may wait for the GIL, which a scheduler with nothing else to do
+            # takes back at once, over and over: offer it.
+            time.sleep(0)
             return WAITING_FOR_INPUT
         if self.life.succeeded:
             return SUCCESS

@@ -113,6 +113,11 @@ class Client:
                 response.raise_for_status()
             return time.monotonic()
 
+    async def flush_cache(self, role: Role) -> None:
+        """Empties the prefix cache of a server that is idle."""
+        async with asyncio.timeout(CONTROL_LIMIT_S), self._http.post(f"{self._urls[role]}/flush_cache") as response:
+            response.raise_for_status()
+
     async def server_info(self, role: Role) -> dict[str, Any]:
         async with asyncio.timeout(CONTROL_LIMIT_S), self._http.get(f"{self._urls[role]}/server_info") as response:
             response.raise_for_status()
