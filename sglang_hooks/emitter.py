@@ -32,6 +32,7 @@ RECEIVE_BYTES = 65_536
 WELCOME_LIMIT_S = 5.0
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
+WRITE_LIMIT_S = 0.005
 PATIENCE_TRIES = 12  # about 15 s
 
 
@@ -116,6 +117,35 @@ class Emitter:
             if not took_all:
                 self._wake()
                 return
+
+    def flush_or_break(self) -> None:
+        """Afterwards either the kernel has all that was posted before, which even SIGKILL does not take back, or
+        there is no stream.
+
+        For transfer workers, before a Success is pushed: a sidecar that has not heard of it must not think, should
+        this process die now, that the room was still open. Waits for another thread's attempt at most
+        WRITE_LIMIT_S.
+        """
+        if self._socket is None:
+            return
+        if self._sending.acquire(timeout=WRITE_LIMIT_S):
+            try:
+                took_all = self._send_some()
+            finally:
+                self._sending.release()
+            if took_all:
+                return
+        self._break_stream()
+
+    def _break_stream(self) -> None:
+        stream = self._socket
+        if stream is None:
+            return
+        self._given_up = True
+        self.traffic.last_failure = "the sidecar did not take a Success in time"
+        with contextlib.suppress(OSError):
+            stream.shutdown(socket.SHUT_RDWR)
+        self._wake()
 
     def _send_some(self) -> bool:
         stream = self._socket

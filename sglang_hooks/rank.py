@@ -183,7 +183,7 @@ class Rank:
                 return
             life.succeeded = True
             self.emitter.post(self._conclusion(life, TerminalStatus.SUCCESS))
-        self.emitter.flush()
+        self.emitter.flush_or_break()
 
     def release(self, life: Life, cause: str) -> None:
         """The engine lets go of the life. It is concluded now, or by the worker that finishes its last chunk."""

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 import resource
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -17,8 +19,9 @@ import uvloop
 import zmq
 from prometheus_client import CollectorRegistry
 
-from sidecar.config import Config
-from sidecar.core.notifier import Limits, Notifier
+from sidecar.config import Config, Supervision
+from sidecar.core.limits import Limits
+from sidecar.core.notifier import Notifier
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import RoomLimits
 from sidecar.errors import ConfigError
@@ -26,6 +29,7 @@ from sidecar.shell import log
 from sidecar.shell.driver import Driver
 from sidecar.shell.ingress import IngressServer
 from sidecar.shell.metrics import SidecarCollector
+from sidecar.shell.notify import Supervised, SystemdSocket
 from sidecar.shell.pulse import Pulse
 from sidecar.shell.push import FROZEN_PEER_LIMIT_S, PushPool
 from sidecar.shell.rendezvous import Rendezvous
@@ -43,11 +47,33 @@ LINGER_MS = 1000
 ACK_DELAY_S = 0.2
 
 
-def serve(config: Config, *, on_ready: Callable[[], None] = lambda: None) -> int:
-    """Runs until told to end or out of work. Raises ConfigError and SocketTakenError before serving."""
-    log.configure(level=config.log_level, file=_log_file(config.log_file))
+def serve(
+    config: Config,
+    *,
+    reread: Callable[[], Config],
+    supervision: Supervision = Supervision(),  # noqa: B008 - frozen
+    on_ready: Callable[[], None] = lambda: None,
+) -> int:
+    """Runs until told to end or out of work. Raises ConfigError and SocketTakenError before serving.
+
+    `reread` gives the settings as they are now, or raises ConfigError: SIGHUP puts the log level among them to use.
+    """
+    file = _log_file(config.log_file)
+    log.configure(level=config.log_level, file=file)
     with Rendezvous(config.socket, group=config.socket_group) as rendezvous:
-        return uvloop.run(_serve(config, rendezvous, on_ready))
+        reload = functools.partial(_reload, reread, file)
+        return uvloop.run(_serve(config, rendezvous, supervision=supervision, on_ready=on_ready, reload=reload))
+
+
+def _reload(reread: Callable[[], Config], file: log.BoundedFile | None) -> None:
+    logger = structlog.get_logger("sidecar")
+    try:
+        level = reread().log_level
+    except ConfigError as error:
+        logger.warning("settings not reread", reason=str(error))
+        return
+    log.configure(level=level, file=file)
+    logger.info("settings reread", log_level=level)
 
 
 def _log_file(path: Path | None) -> log.BoundedFile | None:
@@ -66,7 +92,14 @@ def connection_budget() -> int:
     return max(16, (usable * 9 // 10 - DESCRIPTORS_RESERVED) // DESCRIPTORS_PER_ENDPOINT)
 
 
-async def _serve(config: Config, rendezvous: Rendezvous, on_ready: Callable[[], None]) -> int:
+async def _serve(
+    config: Config,
+    rendezvous: Rendezvous,
+    *,
+    supervision: Supervision,
+    on_ready: Callable[[], None],
+    reload: Callable[[], None],
+) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_report_fault)
     ending = asyncio.Event()
@@ -88,25 +121,51 @@ async def _serve(config: Config, rendezvous: Rendezvous, on_ready: Callable[[], 
             notifier=notifier, push=push, ingress=ingress, pulse=pulse, version=version("pd-sidecar")
         )
         await _start_admin(stack, config, notifier=notifier, ingress=ingress, collector=collector)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ending.set)
+        _handle_signals(loop, on_end=ending.set, on_reload=reload)
         await ingress.start(rendezvous)
         driver.pump()
-        if config.settle_after_s < FROZEN_PEER_LIMIT_S:
-            _warn_of_early_settling(config.settle_after_s)
-        log = structlog.get_logger("sidecar")
-        log.info("ready", socket=str(config.socket), epoch=notifier.epoch, connection_budget=budget)
+        _report_ready(config, epoch=notifier.epoch, budget=budget)
         on_ready()
+        supervised = _tell_systemd(stack, supervision, notifier)
         await ending.wait()
+        if supervised is not None:
+            supervised.begin_shutdown()
         return await _finish(driver, ingress, grace_s=config.grace_s)
 
 
-def _warn_of_early_settling(settle_after_s: float) -> None:
-    structlog.get_logger("sidecar").warning(
-        "settles before a frozen peer is found out",
-        settle_after_s=settle_after_s,
-        frozen_peer_limit_s=FROZEN_PEER_LIMIT_S,
+def _handle_signals(
+    loop: asyncio.AbstractEventLoop, *, on_end: Callable[[], None], on_reload: Callable[[], None]
+) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_end)
+    if not sys.stderr.isatty():  # at a terminal SIGHUP means that the terminal is gone
+        loop.add_signal_handler(signal.SIGHUP, on_reload)
+
+
+def _tell_systemd(stack: contextlib.AsyncExitStack, supervision: Supervision, notifier: Notifier) -> Supervised | None:
+    if supervision.notify_socket is None:
+        return None
+    supervised = Supervised(
+        SystemdSocket(supervision.notify_socket),
+        loop=asyncio.get_running_loop(),
+        status=lambda: f"ranks: {len(notifier.ranks.connected)}, notices owed: {len(notifier.outbox)}",
+        watchdog_s=supervision.watchdog_s,
     )
+    stack.callback(supervised.stop)
+    if not supervised.start():
+        structlog.get_logger("sidecar").warning("systemd not told", notify_socket=supervision.notify_socket)
+    return supervised
+
+
+def _report_ready(config: Config, *, epoch: str, budget: int) -> None:
+    logger = structlog.get_logger("sidecar")
+    if config.settle_after_s < FROZEN_PEER_LIMIT_S:
+        logger.warning(
+            "settles before a frozen peer is found out",
+            settle_after_s=config.settle_after_s,
+            frozen_peer_limit_s=FROZEN_PEER_LIMIT_S,
+        )
+    logger.info("ready", socket=str(config.socket), epoch=epoch, connection_budget=budget)
 
 
 def _report_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

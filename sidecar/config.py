@@ -3,6 +3,7 @@ else.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,6 +26,13 @@ class Config(Struct, frozen=True, kw_only=True):
     idle_exit_s: float = 0.0
     idle_close_s: float = 600.0
     grace_s: float = 5.0
+
+
+class Supervision(Struct, frozen=True, kw_only=True):
+    """What systemd asks of a service it started. `watchdog_s`: it kills us when it hears nothing for so long."""
+
+    notify_socket: str | None = None
+    watchdog_s: float | None = None
 
 
 def default_socket() -> Path:
@@ -59,3 +67,35 @@ def parse_admin(text: str) -> tuple[str, int] | None:
     if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65_536):
         raise ConfigError(f"--admin {text} is no address: use HOST:PORT or off")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """The settings of a TOML file, by the names of Config, as they would stand in a flag. Raises ConfigError."""
+    import tomllib  # noqa: PLC0415 - an engine that starts the sidecar gives it no file
+
+    try:
+        said = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"--config {path} is not TOML: {error}") from error
+    unknown = sorted(set(said) - set(Config.__struct_fields__))
+    if unknown:
+        known = ", ".join(Config.__struct_fields__)
+        raise ConfigError(f"--config {path}: no setting is named {', '.join(unknown)}; there are {known}")
+    for name, value in said.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ConfigError(f"--config {path}: {name} is neither text nor a number")
+    return {name: str(value) for name, value in said.items()}
+
+
+def read_supervision(environ: Mapping[str, str], *, pid: int) -> Supervision:
+    """systemd's own variables. Raises ConfigError for a watchdog time that is no number."""
+    microseconds = environ.get("WATCHDOG_USEC", "")
+    is_watched = bool(microseconds) and environ.get("WATCHDOG_PID", str(pid)) == str(pid)
+    if is_watched and not (microseconds.isascii() and microseconds.isdigit() and int(microseconds)):
+        raise ConfigError(f"WATCHDOG_USEC={microseconds!r} is no number of microseconds")
+    return Supervision(
+        notify_socket=environ.get("NOTIFY_SOCKET") or None,
+        watchdog_s=int(microseconds) / 1e6 if is_watched else None,
+    )

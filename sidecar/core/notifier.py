@@ -8,8 +8,7 @@ collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
 from collections.abc import Callable
 from typing import assert_never
 
-from msgspec import Struct
-
+from sidecar.core.acks import Acknowledgements
 from sidecar.core.actions import (
     Action,
     CloseStream,
@@ -24,14 +23,15 @@ from sidecar.core.actions import (
 from sidecar.core.admission import implausible, unwelcome
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.endpoint_queue import OwedNotice
-from sidecar.core.outbox import Outbox, OutboxLimits
+from sidecar.core.lifeline import DEATH_CAUSE, Lifeline
+from sidecar.core.limits import Limits
+from sidecar.core.outbox import Outbox
 from sidecar.core.ranks import Rank, RankTable
 from sidecar.core.room import Claim, Owe, Reaffirm, Room, Settle
-from sidecar.core.rooms import RoomLimits, RoomTable
+from sidecar.core.rooms import RoomTable
 from sidecar.core.stats import Stats
 from sidecar.model import (
     PROTOCOL,
-    Accepted,
     DecodeAborted,
     DecodeEndpoint,
     DecodeHandshake,
@@ -44,24 +44,10 @@ from sidecar.model import (
     RoomConcluded,
     RoomOpened,
     Settled,
+    TerminalStatus,
     Upward,
     Welcome,
 )
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """`idle_exit_s` 0: never. `backends` are those whose status messages the shell can write.
-
-    `ack_delay_s`: how long an acknowledgement may wait for company. Each one wakes a thread beside a busy scheduler.
-    """
-
-    rooms: RoomLimits = RoomLimits()
-    outbox: OutboxLimits = OutboxLimits()
-    retry_first_s: float = 0.02
-    retry_cap_s: float = 5.0
-    idle_exit_s: float = 0.0
-    ack_delay_s: float = 0.0
-    backends: frozenset[str] = frozenset({"ascend", "mooncake"})
 
 
 class Notifier:
@@ -75,10 +61,10 @@ class Notifier:
         schedule = RetrySchedule(first_s=limits.retry_first_s, cap_s=limits.retry_cap_s, jitter=jitter)
         self.outbox = Outbox(limits=limits.outbox, schedule=schedule, stats=self.stats)
         self.ranks = RankTable()
+        self.lifeline = Lifeline(grace_s=limits.death_grace_s, is_held=self._is_held)
         self._actions: list[Action] = []
         self._quiet_since: float | None = now
-        self._ack_at: float | None = None
-        self._acks_are_due = False
+        self._acks = Acknowledgements(delay_s=limits.ack_delay_s)
         self._is_ending = False
 
     def __repr__(self) -> str:
@@ -105,24 +91,40 @@ class Notifier:
             return
         self.stats.facts[type(message).__name__] += 1
         is_replay = rank.accept(message.seq)
-        self._ack_at = now + self._limits.ack_delay_s if self._ack_at is None else self._ack_at
-        self._note_acks(now)
+        self._acks.owe(now)
         self.stats.facts_replayed += is_replay
         if implausible(message):
             self.stats.facts_implausible += 1
             return
         self._apply(rank, message, is_replay, now)
+        self._tell_orphans(now)
         self._settle_ended()
 
     def stream_closed(self, stream: int, now: float) -> None:
+        """Open rooms of a rank that did not say goodbye stay: it comes back and replays them, or `process_died`
+        follows."""
         rank = self.ranks.leave(stream)
         if rank is None:
             return
         in_order = rank.has_said_goodbye or self._is_ending
-        open_rooms = self.rooms.forget_open(rank.hello.process)
+        open_rooms = len(self.rooms.open_of(rank.hello.process))
         self.stats.ranks_lost += not in_order
-        self.stats.open_rooms_dropped["left" if in_order else "lost"] += open_rooms
+        if in_order:
+            self.stats.open_rooms_dropped["left"] += self.rooms.forget_open(rank.hello.process)
         self._actions.append(RankLeft(rank.hello.process, rank.hello.pid, in_order, open_rooms))
+        self._tell_orphans(now)
+        self._note_quiet(now)
+
+    def process_died(self, stream: int, now: float) -> None:
+        """The process whose stream has ended is dead: decode is told of all that was open there."""
+        rank = self.ranks.die(stream)
+        if rank is None:
+            return
+        self.stats.ranks_died += 1
+        for key in self.rooms.open_of(rank.hello.process):
+            self.stats.rooms_orphaned += 1
+            self.lifeline.orphan(key, now)
+        self._tell_orphans(now)
         self._note_quiet(now)
 
     # -- attempts and connections
@@ -143,9 +145,10 @@ class Notifier:
     # -- time and output
 
     def handle_timer(self, now: float) -> None:
-        self._note_acks(now)
+        self._acks.handle_timer(now)
         self.rooms.handle_timer(now)
         self.outbox.handle_timer(now)
+        self._tell_orphans(now)
         self._settle_ended()
         self._note_quiet(now)
         retire_at = self._retire_at()
@@ -158,26 +161,17 @@ class Notifier:
         self.outbox.hurry(now)
 
     def next_deadline(self) -> float | None:
-        times = (self.rooms.next_deadline(), self.outbox.next_deadline(), self._retire_at(), self._ack_at)
+        parts = (self.rooms, self.outbox, self.lifeline, self._acks)
+        times = (*(part.next_deadline() for part in parts), self._retire_at())
         return min((at for at in times if at is not None), default=None)
 
     def take_actions(self) -> list[Action]:
         """Decode's side first: replies to ranks are in no hurry, and each one wakes a process that wants the CPU."""
         actions: list[Action] = [*self.outbox.take_actions(), *self._actions]
         self._actions = []
-        if self._acks_are_due:
-            actions += self._acknowledge()
-        return actions
+        return actions + self._acks.take_actions(self.ranks.connected)
 
     # -- inside
-
-    def _note_acks(self, now: float) -> None:
-        self._acks_are_due = self._acks_are_due or (self._ack_at is not None and self._ack_at <= now)
-
-    def _acknowledge(self) -> list[Action]:
-        self._ack_at, self._acks_are_due = None, False
-        taken = ((rank.stream, rank.take_unacknowledged()) for rank in self.ranks.connected)
-        return [SendReply(stream, Accepted(seq)) for stream, seq in taken if stream is not None and seq is not None]
 
     def _hello(self, stream: int, hello: Hello, now: float) -> None:
         if self.ranks.on(stream) is not None:
@@ -274,6 +268,24 @@ class Notifier:
         )
         self.outbox.owe(owed, is_news=claim.is_news, now=now)
 
+    def _is_held(self, key: LifeKey) -> bool:
+        dead = self.ranks.of(key.process)
+        siblings = (rank for rank in self.ranks.known if not rank.is_dead and rank.hello.process != key.process)
+        return dead is not None and any(
+            rank.hello.engine == dead.hello.engine and self.rooms.has_open(rank.hello.process, key.room)
+            for rank in siblings
+        )
+
+    def _tell_orphans(self, now: float) -> None:
+        if not len(self.lifeline):
+            return
+        for key in self.lifeline.take_due(now):
+            rank = self.ranks.of(key.process)
+            if rank is not None and self.rooms.has_open(key.process, key.room):
+                end = RoomConcluded(0, key.room, key.life, TerminalStatus.FAILED, DEATH_CAUSE, True, now)
+                claims = self.rooms.concluded(key, end, ttl_s=rank.hello.record_ttl_s, now=now)
+                self._perform(rank, key, claims, now)
+
     def _settle_ended(self) -> None:
         for ended in self.outbox.take_ended():
             if ended.outcome.is_settled:
@@ -287,7 +299,7 @@ class Notifier:
             self._actions.append(SendReply(rank.stream, message))
 
     def _note_quiet(self, now: float) -> None:
-        if self.ranks.connected or len(self.outbox):
+        if self.ranks.connected or len(self.outbox) or len(self.lifeline):
             self._quiet_since = None
         elif self._quiet_since is None:
             self._quiet_since = now

@@ -12,7 +12,9 @@ REGISTRATION_LIMIT = 8192
 
 
 class Rank:
-    """`last_seq` over all its streams tells a replay from news; `unacknowledged` is the highest seq of this stream not
+    """`is_dead`: its process has ended for sure, and so has its writing.
+
+    `last_seq` over all its streams tells a replay from news; `unacknowledged` is the highest seq of this stream not
     yet answered.
     """
 
@@ -22,6 +24,7 @@ class Rank:
         self.last_seq = -1
         self.unacknowledged: int | None = None
         self.has_said_goodbye = False
+        self.is_dead = False
         self._sessions: OrderedDict[DecodeEndpoint, tuple[int, str]] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -60,6 +63,7 @@ class RankTable:
         self._limit = limit
         self._by_stream: dict[int, Rank] = {}
         self._by_process: OrderedDict[str, Rank] = OrderedDict()
+        self._left: dict[int, Rank] = {}
 
     def __len__(self) -> int:
         return len(self._by_process)
@@ -94,7 +98,9 @@ class RankTable:
             rank = self._by_process[hello.process] = Rank(hello, stream)
         if replaced is not None:
             del self._by_stream[replaced]
-        rank.hello, rank.stream, rank.unacknowledged, rank.has_said_goodbye = hello, stream, None, False
+        self._left = {old: left for old, left in self._left.items() if left is not rank}
+        rank.hello, rank.stream, rank.unacknowledged = hello, stream, None
+        rank.has_said_goodbye = rank.is_dead = False
         self._by_process.move_to_end(hello.process)
         self._by_stream[stream] = rank
         return rank, replaced
@@ -104,7 +110,16 @@ class RankTable:
         rank = self._by_stream.pop(stream, None)
         if rank is not None:
             rank.stream = None
+            self._left[stream] = rank
             self._by_process.move_to_end(rank.hello.process)
+        return rank
+
+    def die(self, stream: int) -> Rank | None:
+        """The process at the other end of a stream that has ended is dead. None when it has come back since, or is
+        forgotten."""
+        rank = self._left.pop(stream, None)
+        if rank is not None:
+            rank.is_dead = True
         return rank
 
     def forget_surplus(self) -> list[Rank]:
@@ -115,4 +130,5 @@ class RankTable:
         gone = [rank for rank in self._by_process.values() if rank.stream is None][:surplus]
         for rank in gone:
             del self._by_process[rank.hello.process]
+        self._left = {stream: left for stream, left in self._left.items() if left not in gone}
         return gone

@@ -132,6 +132,13 @@ class RoomTable:
             return End(GENERIC_CAUSE, now, self._tombstones[key], has_newer_life)
         return End(room.cause, room.concluded_at_s, room.expires_at, has_newer_life)
 
+    def open_of(self, process: str) -> list[LifeKey]:
+        return [key for key in self._open if key.process == process]
+
+    def has_open(self, process: str, room: int) -> bool:
+        lives = self._lives.get((process, room), {})
+        return any(life.state is RoomState.OPEN for life in lives.values())
+
     def forget_open(self, process: str) -> int:
         """How many open lives of that process there were."""
         gone = [room for key, room in self._open.items() if key.process == process]

@@ -27,8 +27,10 @@ class Stats:
     refused_streams: Counter[str] = dataclasses.field(default_factory=Counter)
     ranks_joined: int = 0
     ranks_lost: int = 0
+    ranks_died: int = 0
     ranks_forgotten: int = 0
     rooms_failed: int = 0
+    rooms_orphaned: int = 0
     rooms_undrained: int = 0
     rooms_succeeded: int = 0
     rooms_contradicted: int = 0

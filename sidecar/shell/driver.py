@@ -77,6 +77,10 @@ class Driver:
         self.notifier.stream_closed(stream, self._clock())
         self.pump()
 
+    def process_died(self, stream: int) -> None:
+        self.notifier.process_died(stream, self._clock())
+        self.pump()
+
     def endpoint_up(self, endpoint: DecodeEndpoint) -> None:
         self.notifier.endpoint_up(endpoint, self._clock())
         self.pump()

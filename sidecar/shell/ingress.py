@@ -10,6 +10,7 @@ import structlog
 
 from sidecar.errors import WireError
 from sidecar.model import Refusal, Reply, Upward
+from sidecar.shell.deaths import DeathWatch
 from sidecar.shell.rendezvous import Rendezvous
 from sidecar.wire.ingress import encode, upward_reader
 
@@ -29,6 +30,8 @@ class Receiver(Protocol):
 
     def stream_closed(self, stream: int) -> None: ...
 
+    def process_died(self, stream: int) -> None: ...
+
 
 class IngressServer:
     """`junk` counts by kind what was turned away; nothing else of a bad client is kept."""
@@ -41,6 +44,7 @@ class IngressServer:
         self._group = group
         self._streams: dict[int, _Stream] = {}
         self._server: asyncio.AbstractServer | None = None
+        self._deaths = DeathWatch(receiver.process_died)
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -58,6 +62,7 @@ class IngressServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+        self._deaths.stop()
         for stream in list(self._streams.values()):
             stream.end()
 
@@ -85,6 +90,7 @@ class IngressServer:
             return None
         self.accepted += 1
         self._streams[self.accepted] = stream
+        self._deaths.know(self.accepted, pid)
         return self.accepted
 
     def receive(self, stream: int, message: Upward) -> None:
@@ -96,6 +102,7 @@ class IngressServer:
     def closed(self, stream: int) -> None:
         if self._streams.pop(stream, None) is not None:
             self._receiver.stream_closed(stream)
+            self._deaths.watch(stream)
 
 
 class _Stream(asyncio.Protocol):

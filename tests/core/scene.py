@@ -4,7 +4,8 @@ from collections import defaultdict
 from typing import TypeVar
 
 from sidecar.core.actions import Action, CloseEndpoint, Connect, LifeKey, NoticeKey, SendNotice, SendReply
-from sidecar.core.notifier import Limits, Notifier
+from sidecar.core.limits import Limits
+from sidecar.core.notifier import Notifier
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import RoomLimits
 from sidecar.model import (
@@ -33,8 +34,15 @@ START = 1000.0
 TTL_S = 300.0
 
 
-def hello(process: str = "p", *, prefill_rank: int = 0, backend: str = "mooncake", ttl_s: float = TTL_S) -> Hello:
-    return Hello(PROTOCOL, process, "engine", "prefill", prefill_rank, 0, 0, 0, 1, "0.5.18", backend, ttl_s, {})
+def hello(
+    process: str = "p",
+    *,
+    prefill_rank: int = 0,
+    backend: str = "mooncake",
+    ttl_s: float = TTL_S,
+    engine: str = "engine",
+) -> Hello:
+    return Hello(PROTOCOL, process, engine, "prefill", prefill_rank, 0, 0, 0, 1, "0.5.18", backend, ttl_s, {})
 
 
 def key(room: int, life: int, endpoint: DecodeEndpoint, process: str = "p") -> NoticeKey:
@@ -70,19 +78,26 @@ class Scene:
         self.others: list[Action] = []
         self._seq: dict[str, int] = defaultdict(int)
         self._stream = 0
+        self._left: dict[str, int] = {}
         self.streams: dict[str, int] = {}
 
     # -- what ranks do
 
-    def join(self, process: str = "p", said: Hello | None = None) -> int:
+    def join(self, process: str = "p", said: Hello | None = None, *, engine: str = "engine") -> int:
         self._stream += 1
         self.streams[process] = self._stream
-        self.notifier.receive(self._stream, said or hello(process), self.now)
+        self.notifier.receive(self._stream, said or hello(process, engine=engine), self.now)
         self.pump()
         return self._stream
 
     def leave(self, process: str = "p") -> None:
-        self.notifier.stream_closed(self.streams.pop(process), self.now)
+        self._left[process] = self.streams.pop(process)
+        self.notifier.stream_closed(self._left[process], self.now)
+        self.pump()
+
+    def process_dies(self, process: str = "p") -> None:
+        """After `leave`: the process at the other end is known to be dead."""
+        self.notifier.process_died(self._left[process], self.now)
         self.pump()
 
     def tell(self, fact: Told, process: str = "p") -> Told:

@@ -92,9 +92,9 @@ def test_replaying_everything_tells_nobody_twice(scene: Scene) -> None:
 def test_an_open_room_comes_back_with_the_replay(scene: Scene) -> None:
     facts: list[Fact] = [scene.opened(1, 1), scene.handshake(1, 1, E1)]
     scene.leave()
+    scene.join()
 
     assert scene.notifier.rooms.open_rooms == 0
-    scene.join()
     for fact in facts:
         scene.tell(fact)
     scene.failed(1, 1)

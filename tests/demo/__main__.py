@@ -35,7 +35,8 @@ async def _show_both(asked: Settings) -> int:
     write_json(path, as_json(asked, shown.stock, shown.ours, shown.ok))
     print(f"\n{table(shown.stock, shown.ours)}\n")
     same = "identical" if shown.ok.outputs_identical else "DIFFERENT"
-    print(f"normal traffic: outputs {same}, throughput {shown.ok.throughput_ratio:.3f} of stock's")
+    speed = f"{shown.ok.throughput_ratio:.3f} (+- {shown.ok.half_width:.3f}, {len(shown.ok.ratios)} rounds)"
+    print(f"normal traffic: outputs {same}, throughput {speed} of stock's")
     print(f"D's waiting timeout was {asked.timeout_s:.0f} s (stock default: 300 s). Written to {path}")
     found = misses(shown.stock, shown.ours, shown.ok, HANGS_IN_STOCK)
     for miss in found:

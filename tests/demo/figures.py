@@ -1,5 +1,6 @@
 """What is measured, and the criteria it is held to."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ OWN_TIMEOUT = "timed out after"
 LAG_MEDIAN_LIMIT_S = 0.05
 LAG_MAX_LIMIT_S = 0.25
 ROUTER_LAG_LIMIT_S = 0.5
+DEATH_LAG_LIMIT_S = 0.5
 THROUGHPUT_RATIO_LIMIT = 0.98
 
 
@@ -64,6 +66,18 @@ class Ok:
     def throughput_ratio(self) -> float:
         return statistics.median(self.ratios)
 
+    @property
+    def half_width(self) -> float:
+        return half_width(self.ratios)
+
+
+def half_width(ratios: Sequence[float]) -> float:
+    """Of the 95% interval around the median; from the quartiles, so that a burst of foreign load does not widen it."""
+    if len(ratios) < 4:
+        return math.inf
+    lower, _, upper = statistics.quantiles(ratios, n=4)
+    return 1.96 * 1.2533 * (upper - lower) / 1.349 / math.sqrt(len(ratios))
+
 
 def told(answer: Answer, given_up_at: float) -> Told:
     is_hung = OWN_TIMEOUT in answer.error or answer.status == LOST
@@ -90,6 +104,8 @@ def _misses_of(one: Measured) -> list[str]:
     median_limit, max_limit = LAG_MEDIAN_LIMIT_S, LAG_MAX_LIMIT_S
     if one.name == "router":
         median_limit = max_limit = ROUTER_LAG_LIMIT_S
+    elif one.name == "p_killed":
+        median_limit = max_limit = DEATH_LAG_LIMIT_S
     if one.decode_hung:
         found.append(f"{one.name}: {one.decode_hung} hung")
     if one.lag_s_median > median_limit:

@@ -8,7 +8,7 @@ import asyncio
 import statistics
 import time
 
-from tests.demo.figures import Ok
+from tests.demo.figures import Ok, half_width
 from tests.demo.stage import prompt
 from tests.pair.progress import say
 from tests.pair.running import Pair
@@ -18,20 +18,24 @@ OUTPUT_LENGTHS = (40, 90, 150, 260, 400, 700, 1_100, 1_600, 2_500, 3_600, 5_000)
 REQUESTS_A_TURN = 8
 TOKENS_A_REQUEST = 200
 REPORT_EVERY = 20
+ROUNDS_AT_LEAST = 30
+WELL_KNOWN = 0.008
 
 
-async def ok(stock: Pair, ours: Pair, rounds: int) -> Ok:
+async def ok(stock: Pair, ours: Pair, limit_s: float) -> Ok:
+    """As many rounds as it takes to know the ratio well, or as there is time for."""
     async with Client(stock) as stock_client, Client(ours) as our_client:
         for client in (stock_client, our_client):  # stock's has been filled by its scenarios
             await client.flush_cache("prefill")
         identical = await _same_outputs(stock_client, our_client)
         ratios: list[float] = []
-        while len(ratios) < rounds:
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline and (len(ratios) < ROUNDS_AT_LEAST or half_width(ratios) > WELL_KNOWN):
             turns = [stock_client, our_client] if len(ratios) % 2 == 0 else [our_client, stock_client]
             seconds = {client: await _seconds_a_turn(client) for client in turns}
             ratios.append(seconds[stock_client] / seconds[our_client])
             if len(ratios) % REPORT_EVERY == 0:
-                say(f"  ok: {len(ratios)} of {rounds} rounds, throughput ratio {statistics.median(ratios):.3f} so far")
+                say(f"  ok: {len(ratios)} rounds, throughput ratio {statistics.median(ratios):.3f} so far")
     return Ok(identical, tuple(ratios))
 
 

@@ -9,8 +9,10 @@ from typing import TypeVar
 from tests.demo.behind_router import RouterPlayed, behind_router
 from tests.demo.figures import Measured, Ok
 from tests.demo.normal_traffic import ok
+from tests.demo.scenarios import p_killed
 from tests.demo.settings import Settings
 from tests.demo.stage import Played, Stage, normal_handshake_s
+from tests.pair.engine import Engine
 from tests.pair.progress import say
 from tests.pair.running import Pair, running_pair
 from tests.pair.traffic import Client
@@ -40,14 +42,21 @@ async def play_both(settings: Settings) -> Shown:
         stock_pair = await launching
         async with _client(settings, stock_pair) as client:
             played = await play(settings, stock_pair, client)
-            launching_ours = await outer.enter_async_context(_launched(settings, plugin=True))
+            launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=stock_pair.decode))
             stock = await measured(played)
         our_pair = await launching_ours
-        normal = await ok(stock_pair, our_pair, settings.rounds)
-        stock_pair.kill()
+        normal = await ok(stock_pair, our_pair, settings.ok_limit_s)
+        stock += await killed(settings, stock_pair)
+        stock_pair.prefill.kill()
         async with _client(settings, our_pair) as client:
             ours = await measured(await play(settings, our_pair, client, one_by_one=True))
+        ours += await killed(settings, our_pair)
     return Shown(stock, ours, normal)
+
+
+async def killed(settings: Settings, pair: Pair) -> list[Measured]:
+    async with _client(settings, pair) as client:
+        return await measured([await p_killed(Stage(pair, client, normal_handshake_s=0.0))])
 
 
 async def measured(played: Sequence[AnyPlayed]) -> list[Measured]:
@@ -71,8 +80,12 @@ async def in_background(context: AbstractContextManager[Entered]) -> AsyncIterat
             await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-def _launched(settings: Settings, *, plugin: bool) -> AbstractAsyncContextManager["asyncio.Future[Pair]"]:
-    return in_background(running_pair(settings.pair(plugin=plugin), "demo-pd-sidecar" if plugin else "demo-stock"))
+def _launched(
+    settings: Settings, *, plugin: bool, decode: Engine | None = None
+) -> AbstractAsyncContextManager["asyncio.Future[Pair]"]:
+    return in_background(
+        running_pair(settings.pair(plugin=plugin), "demo-pd-sidecar" if plugin else "demo-stock", decode=decode)
+    )
 
 
 def _client(settings: Settings, pair: Pair) -> Client:

@@ -104,6 +104,15 @@ async def late_handshake_room_reused(stage: Stage) -> Played:
     return Played(played.name, 1, played.owed, complaints, played.check)
 
 
+async def p_killed(stage: Stage, count: int = 3) -> Played:
+    """The whole prefill server dies, all its processes at once, with D waiting. The last thing a pair is good for."""
+    sent = [stage.client.send(Order(text=prompt(16_000))) for _ in range(count)]
+    await stage.handshakes([one.order for one in sent])
+    killed_at = time.monotonic()
+    stage.pair.prefill.kill()
+    return Played("p_killed", count, [Owed(one.decode, killed_at) for one in sent])
+
+
 async def _abort_before_decode(stage: Stage, count: int) -> list[Order]:
     orders = [Order(text=prompt(500)) for _ in range(count)]
     prefills = [stage.client.send_prefill(order) for order in orders]

@@ -46,7 +46,7 @@ class Settings:
     timeout_s: int
     scenarios: Sequence[Scenario]
     with_router: bool
-    rounds: int
+    ok_limit_s: float
     stock_only: bool
 
     def pair(self, *, plugin: bool) -> PairSpec:
@@ -81,6 +81,6 @@ def settings() -> Settings:
         timeout_s=15 if asked.quick else 50,
         scenarios=QUICK if asked.quick else FULL,
         with_router=not asked.quick,
-        rounds=40 if asked.quick else 100,
+        ok_limit_s=15.0 if asked.quick else 75.0,
         stock_only=asked.stock_only,
     )

@@ -82,7 +82,7 @@ async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client
 async def test_between_the_chunks_with_a_transfer_held_open(pair: Pair, client: Client) -> None:
     """Prefill's pages and slot stay reserved and decode hears nothing while a chunk is being written."""
     with pair.held_transfers():
-        sent = client.send(Order(text="f" * 60_000))
+        sent = client.send(Order(text="f" * 30_000))
         began = len(pair.events.all("write_began", role="prefill"))
         await pair.events.wait_for("write_began", role="prefill", count=began + 1)
         await client.abort(sent.order.rid)
@@ -155,7 +155,7 @@ async def test_running(pair: Pair, client: Client) -> None:
 
 async def test_abort_all_with_requests_in_every_queue(pair: Pair, client: Client) -> None:
     lone = client.send_prefill(Order(text="j" * 500))
-    chunked = client.send(Order(text="k" * 30_000))
+    chunked = client.send(Order(text="k" * 16_000))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=chunked.order.room)
     waiting = [client.send(Order(text="l" * 4_000)) for _ in range(4)]
     for one in waiting:
@@ -170,7 +170,7 @@ async def test_abort_all_with_requests_in_every_queue(pair: Pair, client: Client
 
 
 async def test_client_goes_away(pair: Pair, client: Client) -> None:
-    sent = client.send(Order(text="m" * 30_000))
+    sent = client.send(Order(text="m" * 16_000))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
     sent.prefill.cancel()
     aborted = await pair.events.wait_for("abort", role="prefill", rid=sent.order.rid)
@@ -184,7 +184,7 @@ async def test_client_goes_away(pair: Pair, client: Client) -> None:
 
 async def test_decodes_own_client_goes_away(pair: Pair, client: Client) -> None:
     """Decode's ABORT ends prefill's half; nothing is left and nothing hangs."""
-    sent = client.send(Order(text="n" * 30_000))
+    sent = client.send(Order(text="n" * 6_000))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
     await client.abort(sent.order.rid, role="decode")
     await pair.events.wait_for("in", role="prefill", tag="ABORT", room=sent.order.room)

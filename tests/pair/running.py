@@ -24,13 +24,14 @@ SIDECAR_IDLE_EXIT_S = 3
 
 @dataclass(frozen=True)
 class Pair:
-    """`router` is there if the spec asks for it."""
+    """`router` is there if the spec asks for it. `servers` are those that this pair launched and will end."""
 
     spec: PairSpec
     folder: Path
     prefill: Engine
     decode: Engine
     router: Router | None
+    servers: tuple[Engine | Router, ...]
     events: EventLog
     control: Path
     socket: Path
@@ -40,17 +41,13 @@ class Pair:
         """Id of the sidecar process; None while nobody listens."""
         return sidecar_pid(self.socket)
 
-    @property
-    def servers(self) -> list[Engine | Router]:
-        return [self.prefill, self.decode, *([self.router] if self.router else [])]
-
     def kill(self) -> None:
-        """SIGKILL to all servers: a crash."""
+        """SIGKILL to its servers: a crash."""
         for server in self.servers:
             server.kill()
 
     def stop(self) -> None:
-        """Ends all servers. Also done at the end of `running_pair`; twice does no harm."""
+        """Ends its servers. Also done at the end of `running_pair`; twice does no harm."""
         for server in self.servers:
             server.let_go()
         for server in self.servers:
@@ -78,20 +75,24 @@ class Pair:
 
 
 @contextmanager
-def running_pair(spec: PairSpec, name: str = "pair") -> Iterator[Pair]:
-    """Builds what is missing, launches both servers, waits until they serve, and ends all of it on the way out."""
+def running_pair(spec: PairSpec, name: str = "pair", *, decode: Engine | None = None) -> Iterator[Pair]:
+    """Builds what is missing, launches both servers, waits until they serve, and ends all of it on the way out.
+
+    Given the decode server of another pair, it launches only a prefill server to go with it.
+    """
     versions = {spec.prefill.sglang, spec.decode.sglang}
     for version in versions:
         ensure_venv(version, nixl=spec.prefill.backend == "nixl")
     model = ensure_model(spec.prefill.sglang)
     with ExitStack() as stack:
-        pair = _lay_out(spec, name, stack)
+        pair = _lay_out(spec, name, decode, stack)
         stack.callback(pair.stop)
         with nobody_installs(versions), step(f"{name}: launching (logs in {pair.folder})"):
-            pair.prefill.launch(model)
-            pair.decode.launch(model)
-            if pair.router is not None:
-                pair.router.launch(pair.prefill, pair.decode)
+            for server in pair.servers:
+                if isinstance(server, Router):
+                    server.launch(pair.prefill, pair.decode)
+                else:
+                    server.launch(model)
             for server in pair.servers:
                 server.wait_healthy()
         try:
@@ -100,7 +101,7 @@ def running_pair(spec: PairSpec, name: str = "pair") -> Iterator[Pair]:
             say(f"{name}: ending it")
 
 
-def _lay_out(spec: PairSpec, name: str, stack: ExitStack) -> Pair:
+def _lay_out(spec: PairSpec, name: str, other: Engine | None, stack: ExitStack) -> Pair:
     folder = build_dir() / "logs" / f"{name}-{time.strftime('%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6}"
     control = folder / "control"
     control.mkdir(parents=True)
@@ -117,12 +118,16 @@ def _lay_out(spec: PairSpec, name: str, stack: ExitStack) -> Pair:
         "PD_SIDECAR_IDLE_EXIT_S": str(SIDECAR_IDLE_EXIT_S),
         "PD_SIDECAR_LOG_FILE": str(folder / "sidecar.log"),
     }
+    prefill = Engine(spec.prefill, folder=folder, env=env)
+    decode = other or Engine(spec.decode, folder=folder, env=env)
+    router = Router(folder) if spec.router else None
     return Pair(
         spec=spec,
         folder=folder,
-        prefill=Engine(spec.prefill, folder=folder, env=env),
-        decode=Engine(spec.decode, folder=folder, env=env),
-        router=Router(folder) if spec.router else None,
+        prefill=prefill,
+        decode=decode,
+        router=router,
+        servers=tuple(one for one in (prefill, decode, router) if one is not None and one is not other),
         events=EventLog(folder / "events.jsonl"),
         control=control,
         socket=socket,

@@ -91,6 +91,38 @@ def test_a_sidecar_that_does_not_read_blocks_nobody(
         wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")
 
 
+def test_a_success_is_in_the_kernel_before_it_is_pushed(make_rank: MakeRank, socket_path: Path) -> None:
+    """Whatever dies next: what `succeeded` has returned for can be read from the stream."""
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        life = rank.open(1)
+        rank.succeeded(life)
+
+        assert not rank.emitter._unsent  # noqa: SLF001 - the claim itself
+        assert rank.emitter.traffic.facts_sent == 2
+        last = sidecar.hear(2)[-1]
+        assert isinstance(last, RoomConcluded)
+
+
+def test_a_success_that_the_sidecar_does_not_take_ends_the_stream(make_rank: MakeRank, socket_path: Path) -> None:
+    """A sidecar that would take the room for open must not see this process die on that stream."""
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        sidecar._reads.clear()  # noqa: SLF001 - our own double
+        room = 0
+        while rank.emitter.traffic.connected and not rank.emitter._given_up and room < 60_000:  # noqa: SLF001
+            life = rank.open(room)
+            rank.succeeded(life)
+            room += 1
+        assert rank.emitter._given_up  # noqa: SLF001
+        sidecar.read_on()
+        sidecar.meet(2)
+
+
 def test_facts_of_many_threads_are_all_sent(make_rank: MakeRank, socket_path: Path) -> None:
     with ScriptedSidecar(socket_path) as sidecar:
         rank = make_rank(started=True)

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from sidecar.core.notifier import Limits, Notifier
+from sidecar.core.limits import Limits
+from sidecar.core.notifier import Notifier
 from sidecar.model import DecodeEndpoint, Notice, Reply, Upward
 from sidecar.shell.driver import Driver
 from tests.core import scene

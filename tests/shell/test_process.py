@@ -213,6 +213,59 @@ async def test_detached_it_says_why_it_cannot_serve(place: Path, flags: tuple[st
     assert reason in text
 
 
+RANK = """
+import sys, time
+from pathlib import Path
+from bench.running import connected_rank
+from sidecar.model import DecodeEndpoint
+with connected_rank(Path(sys.argv[1])) as rank:
+    endpoint = DecodeEndpoint("127.0.0.1", int(sys.argv[2]))
+    for room in (1, 2):
+        rank.meet(room, endpoint, "s")
+    rank.open(1)
+    rank.succeeded(rank.open(2))
+    print("serving", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextlib.asynccontextmanager
+async def rank_process(place: Path, port: int) -> AsyncIterator[Process]:
+    """A rank of its own process with room 1 open and room 2 succeeded, both known to the endpoint."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", RANK, str(place), str(port), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(LIMIT_S):
+            await process.stdout.readline()
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+async def test_a_killed_ranks_open_rooms_are_told_and_no_others(place: Path) -> None:
+    with decode() as endpoint:
+        async with sidecar(place, "--admin", "off"), rank_process(place, endpoint.endpoint.port) as rank:
+            rank.kill()
+            began = asyncio.get_running_loop().time()
+
+            assert await endpoint.told() == [b"1", b"0", b"0"]
+            assert asyncio.get_running_loop().time() - began < 0.5
+            assert await endpoint.is_told_nothing(0.3)
+
+
+async def test_a_stopped_rank_is_not_dead(place: Path) -> None:
+    """SIGSTOP, a long garbage collection, a debugger: its stream stays open."""
+    with decode() as endpoint:
+        async with sidecar(place, "--admin", "off"), rank_process(place, endpoint.endpoint.port) as rank:
+            rank.send_signal(signal.SIGSTOP)
+
+            assert await endpoint.is_told_nothing(0.5)
+
+
 def _read_process(pid: int) -> tuple[int, int, list[str]]:
     """Parent, session, and what its descriptors are."""
     process = Path(f"/proc/{pid}")

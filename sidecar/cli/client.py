@@ -1,0 +1,128 @@
+"""What the admin address of a running sidecar says, read and checked."""
+
+import http.client
+import json
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from sidecar.config import parse_admin
+from sidecar.errors import ConfigError, SidecarError
+
+ANSWER_LIMIT_S = 5.0
+ANSWER_LIMIT_BYTES = 16 * 1024 * 1024
+
+Document = TypeVar("Document")
+
+
+class NoAnswerError(SidecarError):
+    """Nobody answers at the admin address, or somebody else does."""
+
+
+class RankView(Struct, frozen=True):
+    engine: str
+    prefill_rank: int
+    tp_rank: int
+    pp_rank: int
+    dp_rank: int
+    pid: int
+    sglang: str
+    backend: str
+    hooks: dict[str, str]
+
+
+class RoomsView(Struct, frozen=True):
+    open: int
+    records: int
+    tombstones: int
+
+
+class OwedView(Struct, frozen=True):
+    total: int
+    pending: int
+    oldest_age_s: float | None
+
+
+class EndpointView(Struct, frozen=True):
+    host: str
+    port: int
+    connection: str
+    pending: int
+    handed_off: int
+    refusals_in_a_row: int
+    retry_in_s: float | None
+
+
+class StatusView(Struct, frozen=True):
+    epoch: str
+    ranks: list[RankView]
+    rooms: RoomsView
+    owed: OwedView
+    endpoints: list[EndpointView]
+    endpoints_left_out: int
+
+
+class LifeEndpointView(Struct, frozen=True):
+    host: str
+    port: int
+    notice: str
+    hand_offs: int | None
+    refusals: int | None
+    expires_in_s: float | None
+
+
+class LifeView(Struct, frozen=True):
+    process: str
+    life: int
+    state: str
+    cause: str
+    ended_ago_s: float | None
+    endpoints: list[LifeEndpointView]
+
+
+class TraceView(Struct, frozen=True):
+    room: int
+    lives: list[LifeView]
+
+
+class Admin:
+    """Raises ConfigError for an address that cannot work."""
+
+    def __init__(self, address: str) -> None:
+        found = parse_admin(address)
+        if found is None:
+            raise ConfigError("--admin is off: a sidecar without an admin address cannot be asked")
+        self._host, self._port = found
+        self._address = address
+
+    def get(self, path: str) -> bytes:
+        """A JSON document. Raises NoAnswerError. No proxy is asked: the sidecar is on this host or beside it."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_LIMIT_S)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read(ANSWER_LIMIT_BYTES)
+            if answer.status == http.client.OK:
+                json.loads(body)
+                return body
+            reason = f"HTTP {answer.status} to {path}"
+        except OSError as error:
+            said = error.strerror or str(error) or type(error).__name__
+            raise NoAnswerError(
+                f"no answer from {self._address}: {said}. Does a sidecar run there? (--admin, PD_SIDECAR_ADMIN)"
+            ) from error
+        except (http.client.HTTPException, ValueError) as error:
+            reason = type(error).__name__
+        finally:
+            connection.close()
+        raise self._is_no_sidecar(reason)
+
+    def read(self, body: bytes, kind: type[Document]) -> Document:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            raise self._is_no_sidecar(str(error)) from error
+
+    def _is_no_sidecar(self, reason: str) -> NoAnswerError:
+        return NoAnswerError(f"what answers at {self._address} is no pd-sidecar of this version: {reason}")

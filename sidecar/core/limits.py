@@ -1,0 +1,23 @@
+"""What bounds the core and how long things take: one frozen value, made by the composition root."""
+
+from msgspec import Struct
+
+from sidecar.core.outbox import OutboxLimits
+from sidecar.core.rooms import RoomLimits
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """`idle_exit_s` 0: never. `backends` are those whose status messages the shell can write.
+
+    `death_grace_s`: how long bytes of a dead rank may be on their way into decode's memory.
+    `ack_delay_s`: how long an acknowledgement may wait for company. Each one wakes a thread beside a busy scheduler.
+    """
+
+    rooms: RoomLimits = RoomLimits()
+    outbox: OutboxLimits = OutboxLimits()
+    retry_first_s: float = 0.02
+    retry_cap_s: float = 5.0
+    idle_exit_s: float = 0.0
+    ack_delay_s: float = 0.0
+    death_grace_s: float = 0.1
+    backends: frozenset[str] = frozenset({"ascend", "mooncake"})
