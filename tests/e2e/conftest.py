@@ -9,7 +9,7 @@ import pytest
 
 from tests.pair.answers import Answer
 from tests.pair.running import Pair
-from tests.pair.traffic import Client
+from tests.pair.traffic import Client, Order
 
 ANSWER_LIMIT_S = 60.0
 TABLES = ("request_status", "transfer_infos", "failure_records", "req_to_decode_prefix_len")
@@ -32,6 +32,25 @@ async def until(look: Callable[[], Awaitable[bool]], what: str, *, limit_s: floa
     while not await look():
         assert time.monotonic() < deadline, what
         await asyncio.sleep(0.05)
+
+
+async def until_in(client: Client, queue: str) -> None:
+    """Waits until a request is in that queue of prefill's: waiting, bootstrap or inflight."""
+
+    async def is_there() -> bool:
+        return bool((await client.tables("prefill"))[queue])
+
+    await until(is_there, f"no request comes into the {queue} queue")
+
+
+async def ended_before_decode(client: Client) -> Order:
+    """A request that prefill has given up before decode's half was sent."""
+    order = Order(text="early " * 80)
+    prefill = client.send_prefill(order)
+    await until_in(client, "bootstrap")
+    await client.abort(order.rid)
+    await prefill
+    return order
 
 
 def remains(tables: dict[str, Any], room: int) -> list[str]:

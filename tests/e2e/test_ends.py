@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.conftest import assert_nothing_is_left, assert_told, free_kv, until
+from tests.e2e.conftest import assert_nothing_is_left, assert_told, ended_before_decode, free_kv, until, until_in
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
 from tests.pair.traffic import Client, Order
@@ -40,15 +40,7 @@ async def test_waiting(pair: Pair, client: Client) -> None:
 
 
 async def test_bootstrap_queue_and_the_decode_that_comes_late(pair: Pair, client: Client) -> None:
-    order = Order(text="c" * 500)
-    prefill = client.send_prefill(order)
-
-    async def queued() -> bool:
-        return bool((await client.tables("prefill"))["bootstrap"])
-
-    await until(queued, "the request is not in the bootstrap queue")
-    await client.abort(order.rid)
-    await prefill
+    order = await ended_before_decode(client)
     await assert_nothing_is_left(client, order.room)
 
     decode = await client.send_decode(order)
@@ -59,15 +51,7 @@ async def test_bootstrap_queue_and_the_decode_that_comes_late(pair: Pair, client
 
 
 async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client) -> None:
-    order = Order(text="d" * 500)
-    prefill = client.send_prefill(order)
-
-    async def queued() -> bool:
-        return bool((await client.tables("prefill"))["bootstrap"])
-
-    await until(queued, "the request is not in the bootstrap queue")
-    await client.abort(order.rid)
-    await prefill
+    order = await ended_before_decode(client)
     late = client.send_decode(order)
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=order.room)
     assert not (await late).is_good
@@ -106,11 +90,7 @@ async def test_between_the_chunks_with_a_transfer_held_open(pair: Pair, client: 
 async def test_inflight_with_a_chunk_that_was_not_taken_yet(pair: Pair, client: Client) -> None:
     with pair.held_transfers():
         sent = client.send(Order(text="g" * 12_000))
-
-        async def inflight() -> bool:
-            return bool((await client.tables("prefill"))["inflight"])
-
-        await until(inflight, "the request is not in the inflight queue")
+        await until_in(client, "inflight")
         await client.abort(sent.order.rid)
         tables = await client.tables("prefill")
         assert (tables["inflight"], tables["metadata_free"]) == (1, tables["metadata_total"] - 1)
@@ -124,11 +104,7 @@ async def test_inflight_whose_last_chunk_is_being_written_succeeds(pair: Pair, c
     """The abort comes too late: decode has its Success, and is never told anything else."""
     with pair.held_transfers():
         sent = client.send(Order(text="h" * 1_000))
-
-        async def inflight() -> bool:
-            return bool((await client.tables("prefill"))["inflight"])
-
-        await until(inflight, "the request is not in the inflight queue")
+        await until_in(client, "inflight")
         await client.abort(sent.order.rid)
         assert not sent.decode.done()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.conftest import until
+from tests.e2e.conftest import ended_before_decode, until
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
 from tests.pair.traffic import Client, Order
@@ -21,19 +21,6 @@ TIMEOUT_S = 10
 def pair() -> Iterator[Pair]:
     with running_pair(PairSpec.of(plugin=True, timeout_s=60), "embedded") as running:
         yield running
-
-
-async def end_before_decode(client: Client) -> Order:
-    order = Order(text="a" * 500)
-    prefill = client.send_prefill(order)
-
-    async def queued() -> bool:
-        return bool((await client.tables("prefill"))["bootstrap"])
-
-    await until(queued, "the request is not in the bootstrap queue")
-    await client.abort(order.rid)
-    await prefill
-    return order
 
 
 def test_the_plugin_alone_starts_a_sidecar_that_is_nobodys_child(pair: Pair) -> None:
@@ -50,7 +37,7 @@ def test_the_plugin_alone_starts_a_sidecar_that_is_nobodys_child(pair: Pair) -> 
 
 
 async def test_a_killed_sidecar_is_replaced_and_knows_what_ended_before(pair: Pair, client: Client) -> None:
-    order = await end_before_decode(client)
+    order = await ended_before_decode(client)
     first = pair.sidecar_pid()
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -92,7 +79,7 @@ async def test_a_sidecar_that_cannot_start_leaves_stock_and_one_log_line() -> No
             sent = client.send(Order(text="d" * 500))
             assert (await sent.prefill).is_good
             assert (await sent.decode).is_good
-            order = await end_before_decode(client)
+            order = await ended_before_decode(client)
             decode = await client.send_decode(order)
             report = (await client.server_info("prefill"))["internal_states"][0]["pd_sidecar"]
         log = pair.prefill.log.read_text()
