@@ -18,7 +18,7 @@ OUTPUT_LENGTHS = (40, 90, 150, 260, 400, 700, 1_100, 1_600, 2_500, 3_600, 5_000)
 REQUESTS_A_TURN = 8
 TOKENS_A_REQUEST = 200
 REPORT_EVERY = 20
-ROUNDS_AT_LEAST = 30
+ROUNDS_AT_LEAST = 20
 WELL_KNOWN = 0.008
 
 
@@ -30,7 +30,7 @@ async def ok(stock: Pair, ours: Pair, limit_s: float) -> Ok:
         identical = await _same_outputs(stock_client, our_client)
         ratios: list[float] = []
         deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline and (len(ratios) < ROUNDS_AT_LEAST or half_width(ratios) > WELL_KNOWN):
+        while len(ratios) < ROUNDS_AT_LEAST or (half_width(ratios) > WELL_KNOWN and time.monotonic() < deadline):
             turns = [stock_client, our_client] if len(ratios) % 2 == 0 else [our_client, stock_client]
             seconds = {client: await _seconds_a_turn(client) for client in turns}
             ratios.append(seconds[stock_client] / seconds[our_client])

@@ -7,7 +7,7 @@ from tests.pair.kept import KeptProcess
 from tests.pair.ports import free_ports
 from tests.pair.side import Ports, Side, command_line, environment
 
-READY_LIMIT_S = 240.0
+READY_LIMIT_S = 480.0  # about a minute of computing a server, more beside other work
 
 
 class Engine(KeptProcess):
