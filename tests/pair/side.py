@@ -67,7 +67,8 @@ def command_line(side: Side, model: Path, ports: Ports) -> list[str]:
     words += ["--host", "127.0.0.1", "--port", str(ports.http), "--nccl-port", str(ports.torch)]
     words += ["--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"]
     words += ["--skip-server-warmup"]
-    words += ["--mem-fraction-static", "0.1", "--max-total-tokens", str(side.max_total_tokens)]
+    # The fraction only bounds the pool. sglang takes what others allocate while it starts for its own: leave it room.
+    words += ["--mem-fraction-static", "0.6", "--max-total-tokens", str(side.max_total_tokens)]
     words += ["--context-length", str(side.context_length)]
     words += ["--tp-size", str(side.tp), "--pp-size", str(side.pp)]
     words += ["--disaggregation-mode", side.role, "--disaggregation-transfer-backend", side.backend]
