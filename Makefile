@@ -42,7 +42,7 @@ fmt: $(VENV)/.stamp
 
 unit: $(VENV)/.stamp
 	@echo "== tests without an engine"
-	$(BIN)/coverage run -m pytest tests/core tests/wire tests/shell tests/sglang_hooks $(ARGS)
+	$(BIN)/coverage run -m pytest tests/core tests/wire tests/shell tests/sglang_hooks tests/fuzz $(ARGS)
 	$(BIN)/coverage report
 
 engine: $(VENV)/.stamp

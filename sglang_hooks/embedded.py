@@ -81,6 +81,7 @@ class EmbeddedStart:
         if ended.returncode not in (0, EXIT_TAKEN):
             said = ended.stderr.decode(errors="replace").strip().splitlines()
             return f"none can be started: {said[-1] if said else f'exit code {ended.returncode}'}"
+        self._pause_s = PAUSE_FIRST_S
         return None
 
 

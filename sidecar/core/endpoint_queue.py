@@ -107,6 +107,11 @@ class EndpointQueue:
         self.pending.pop(owed.key, None)
         self.handed_off.pop(owed.key, None)
 
+    def restart_settling(self, now: float) -> None:
+        """The connection takes no more: the peer may be frozen, and its heartbeat stuck behind what it has not read."""
+        for owed in self.handed_off.values():
+            owed.handed_off_at = now
+
     def held_up(self, settle_after_s: float, now: float) -> list[OwedNotice]:
         """Those handed off long enough ago on the connection that is still up."""
         held: list[OwedNotice] = []

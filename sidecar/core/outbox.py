@@ -136,12 +136,9 @@ class Outbox:
         owed = self._owed.get(key)
         if owed is not None and owed.state is NoticeState.OFFERED:
             self._hand_off(queue, owed, now)
-        if queue.connection is not Connection.UP:
-            self.endpoint_up(key.endpoint, now)  # its monitor will say the same in a moment
-        elif queue.pending:
+        if queue.pending:
             self._due[key.endpoint] = queue
-        if len(queue.handed_off) == 1:
-            self._wake(queue)  # the others settle after this one, which has its deadline
+        self._wake(queue)  # the others settle after this one, which has its deadline
 
     def refused(self, key: NoticeKey, now: float) -> None:
         queue = self._connections.known(key.endpoint)
@@ -152,6 +149,8 @@ class Outbox:
             owed.state = NoticeState.PENDING
             owed.refusals += 1
             self._stats.refusals += 1
+        if queue.connection is Connection.UP:
+            queue.restart_settling(now)
         self._due.pop(key.endpoint, None)
         if queue.retry_at is None:
             self._retry_later(queue, now)

@@ -22,7 +22,7 @@ from sglang_hooks.rank import Rank
 from sidecar.model import PROTOCOL, DecodeEndpoint, Hello
 
 LONG = bool(os.environ.get("PD_SIDECAR_LONG"))
-KILLS = 20 if LONG else 2
+KILLS = 20 if LONG else 1
 ENDPOINTS = 64
 ROOMS = 2000
 ENDPOINTS_OF_A_ROOM = 1

@@ -24,6 +24,7 @@ from sidecar.shell import push
 from tests.shell import scene
 from tests.shell.scene import decode, free_port
 from tests.shell.truth import (
+    SETTLE_AFTER_S,
     SLACK_S,
     Truth,
     black_hole,
@@ -246,15 +247,13 @@ async def test_a_peer_frozen_for_longer(truth: Truth) -> None:
 
 
 @pytest.mark.usefixtures("_small_buffers")
-@pytest.mark.xfail(
-    reason="libzmq's ping waits behind the data: 6 s or never, and what was handed off settles after 5 s"
-)
 async def test_a_peer_frozen_with_full_buffers_for_longer(truth: Truth) -> None:
-    """Nothing settles on a connection that takes no more."""
+    """Nothing settles on a connection that takes no more, though libzmq's ping waits behind the data and finds
+    nothing out."""
     async with mortal(free_port()) as frozen:
-        await freeze_and_fill(truth, frozen.process, frozen.endpoint)
+        since = await freeze_and_fill(truth, frozen.process, frozen.endpoint)
         await truth.until(
-            lambda: truth.metric("endpoint_downs_total") or truth.metric("notices_ended_total", outcome="held_up")
+            lambda: truth.metric("endpoint_downs_total") or time.monotonic() - since > SETTLE_AFTER_S + SLACK_S
         )
 
         assert truth.metric("notices_ended_total", outcome="held_up") == 0
@@ -338,7 +337,6 @@ async def test_a_peer_that_accepts_and_never_speaks(truth: Truth) -> None:
             assert truth.metric("hand_offs_total") == 0
 
 
-@pytest.mark.xfail(reason="a hand-off passes for a handshake (Outbox.handed_off), so it settles after 5 s")
 async def test_a_server_of_something_else(truth: Truth) -> None:
     """Its greeting can pass for a peer that speaks ZMTP 1 and takes everything: a hand-off there proves nothing."""
 

@@ -30,6 +30,7 @@ from sidecar.shell.status import room_document
 from tests.shell.scene import LIMIT_S, DecodeProcess, Rank, Service, decode_process, hello
 
 SLACK_S = 2.5
+SETTLE_AFTER_S = 5.0
 """Beyond the stated time, for a machine that is busy with engines."""
 
 _CLONE_NEWNET = 0x40000000
@@ -55,7 +56,7 @@ class Truth(Service):
     """Retries, settling and bounds as in production (the core's defaults)."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, settle_after_s=5.0)
+        super().__init__(path, settle_after_s=SETTLE_AFTER_S)
         self.notifier = Notifier(epoch="here", limits=Limits(), jitter=lambda: 0.5, now=time.monotonic())
 
     async def __aenter__(self) -> Self:
