@@ -115,6 +115,8 @@ class SidecarCollector(Collector):
         yield _counter("ranks_joined", "Hellos accepted.", stats.ranks_joined)
         yield _counter("ranks_forgotten", "Processes long gone, pushed out.", stats.ranks_forgotten)
         yield _counter("ranks_lost", "Streams that ended without a goodbye.", stats.ranks_lost)
+        yield _counter("ranks_died", "Rank processes whose death was told to decode.", stats.ranks_died)
+        yield _counter("rooms_orphaned", "Rooms open at a rank when it died.", stats.rooms_orphaned)
         ranks = GaugeMetricFamily(f"{PREFIX}_ranks", "Ranks connected.", labels=RANK_LABELS)
         hooks = GaugeMetricFamily(
             f"{PREFIX}_hooks", "Hook points of the connected ranks by verdict.", labels=("verdict",)

@@ -111,6 +111,8 @@ class Listener:
 
     def stream_closed(self, stream: int) -> None: ...
 
+    def process_died(self, stream: int) -> None: ...
+
 
 @pytest.mark.parametrize(
     ("peer", "is_admitted"),
