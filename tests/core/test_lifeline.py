@@ -75,6 +75,16 @@ def test_a_rank_that_came_back_is_not_dead(scene: Scene) -> None:
     assert scene.notifier.stats.ranks_died == 0
 
 
+def test_a_process_that_says_hello_within_the_grace_has_no_orphans(scene: Scene) -> None:
+    """Its replay says what lives."""
+    scene.handshake(1, 1, E1)
+    kill(scene)
+    scene.join()
+    scene.advance(GRACE_S)
+
+    assert scene.told() == []
+
+
 def test_an_orderly_end_tells_nobody(scene: Scene) -> None:
     scene.handshake(1, 1, E1)
     scene.goodbye()
