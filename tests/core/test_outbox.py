@@ -67,6 +67,21 @@ def test_settling_counts_from_the_last_hand_off() -> None:
     assert box.stats.hand_offs_again == 1
 
 
+def test_nothing_settles_on_a_connection_that_takes_no_more() -> None:
+    """The peer may be frozen and have read nothing; only time on a connection that takes what it is offered counts."""
+    box = Box(settle_after_s=5.0)
+    box.connect()
+    box.owe(1)
+    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.owe(2)
+    box.outbox.refused(box.offers()[0].key, NOW + 4)
+    box.outbox.handle_timer(NOW + 5)
+    assert box.ended() == []
+
+    box.outbox.handle_timer(NOW + 9)
+    assert len(box.ended()) == 1
+
+
 def test_expiry_ends_whatever_state_it_is_in() -> None:
     box = Box()
     box.connect()
