@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import remains
+from tests.e2e.conftest import ended_before_decode, remains
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
 from tests.pair.traffic import Client, Order
@@ -32,18 +32,21 @@ async def hung_s(pair: Pair, client: Client) -> tuple[Order, float]:
     await client.abort(waiting.order.rid)
     prefill, decode = await waiting.prefill, await waiting.decode
     assert not decode.is_good
-    return waiting.order, decode.answered_at - prefill.answered_at
+    return decode.answered_at - prefill.answered_at
 
 
 async def test_stock_decode_hangs_and_stock_prefill_keeps_the_room(traces: dict[str, Trace]) -> None:
     with running_pair(PairSpec.of(plugin=False, timeout_s=TIMEOUT_S), "stock") as pair:
         traces["stock"] = await trace(pair)
         async with Client(pair) as client:
-            order, seconds = await hung_s(pair, client)
+            seconds = await hung_s(pair, client)
+            late = await ended_before_decode(client)
+            decode = await client.send_decode(late)
             tables = await client.tables("prefill")
 
     assert seconds > TIMEOUT_S / 3
-    assert {"request_status", "transfer_infos"} <= set(remains(tables, order.room))
+    assert decode.took_s > TIMEOUT_S / 3
+    assert {"request_status", "transfer_infos"} <= set(remains(tables, late.room))
 
 
 async def test_switched_off_is_stock_byte_for_byte(traces: dict[str, Trace]) -> None:
@@ -53,7 +56,7 @@ async def test_switched_off_is_stock_byte_for_byte(traces: dict[str, Trace]) -> 
         traces["off"] = await trace(pair)
         assert pair.sidecar_pid() is None
         async with Client(pair) as client:
-            _, seconds = await hung_s(pair, client)
+            seconds = await hung_s(pair, client)
             info = await client.server_info("prefill")
         log = pair.prefill.log.read_text()
 
