@@ -19,7 +19,6 @@ from sidecar.model import (
     DecodeHandshake,
     DecodeRegistered,
     Fact,
-    Goodbye,
     Hello,
     RoomConcluded,
     RoomOpened,
@@ -244,11 +243,6 @@ class Rank:
                 "losses": asdict(self.table.losses),
                 "faults": dict(FAULTS),
             }
-
-    def goodbye(self) -> None:
-        with self.lock:
-            self.emitter.post(Goodbye(self._seq()))
-        self.emitter.flush()
 
     # -- facts; the lock is held
 
