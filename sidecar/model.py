@@ -96,6 +96,15 @@ class DecodeAborted(Struct, frozen=True, array_like=True, tag="aborted"):
     endpoint: DecodeEndpoint
 
 
+class DecodeAcknowledged(Struct, frozen=True, array_like=True, tag="acknowledged"):
+    """Decode's own half said that it took the notice for the room (`wire/decode_half.py`): that endpoint knows."""
+
+    seq: int
+    room: int
+    life: int
+    endpoint: DecodeEndpoint
+
+
 class DecodeRegistered(Struct, frozen=True, array_like=True, tag="registered"):
     """Decode registered its KV buffers (`KVArgsRegisterInfo`). A new `session` at a known endpoint is a restarted
     decode.
@@ -115,7 +124,9 @@ class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
     seq: int
 
 
-Fact: TypeAlias = RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeRegistered | Goodbye
+Fact: TypeAlias = (
+    RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeAcknowledged | DecodeRegistered | Goodbye
+)
 Upward: TypeAlias = Hello | Fact
 
 

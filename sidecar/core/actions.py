@@ -28,6 +28,7 @@ class Outcome(enum.Enum):
 
     HELD_UP = "held_up"  # handed off on a connection that stayed up for the stated time
     DECODE_ABORTED = "decode_aborted"  # decode's own ABORT for the room came back
+    ACKNOWLEDGED = "acknowledged"  # the decode half's ack
     RESTARTED = "restarted"  # the endpoint registered under a new session: the old room is gone there
     SUPERSEDED = "superseded"  # a newer life of the room is open and this notice has had its hand-off
     EXPIRED = "expired"  # decode's own timeout has passed

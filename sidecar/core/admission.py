@@ -9,6 +9,7 @@ from sidecar.model import (
     PROTOCOL,
     ROOM_LIMIT,
     DecodeAborted,
+    DecodeAcknowledged,
     DecodeEndpoint,
     DecodeHandshake,
     DecodeRegistered,
@@ -49,7 +50,7 @@ def implausible(fact: Fact) -> bool:
             return fact.seq < 0 or not is_address(fact.endpoint) or len(fact.session) > TEXT_LIMIT
         case DecodeHandshake():
             return not (_is_life(fact) and is_address(fact.endpoint) and len(fact.session) <= TEXT_LIMIT)
-        case DecodeAborted():
+        case DecodeAborted() | DecodeAcknowledged():
             return not (_is_life(fact) and is_address(fact.endpoint))
         case RoomConcluded():
             return not _is_life(fact) or len(fact.cause) > TEXT_LIMIT
@@ -65,5 +66,5 @@ def is_address(endpoint: DecodeEndpoint) -> bool:
     return is_host and 0 < endpoint.port < 65_536
 
 
-def _is_life(fact: RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted) -> bool:
+def _is_life(fact: RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeAcknowledged) -> bool:
     return fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and fact.life >= 0

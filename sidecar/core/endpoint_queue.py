@@ -7,7 +7,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from sidecar.core.actions import NoticeKey
+from sidecar.core.actions import NoticeKey, Outcome
 from sidecar.model import DecodeEndpoint, Notice
 
 
@@ -26,7 +26,8 @@ class Connection(enum.Enum):
 class OwedNotice(Struct, eq=False):
     """`is_once`: a newer life of the room is open, so this may be handed off once and never again.
 
-    `owed_since` is when the end and the handshake were both known here, in the host's monotonic seconds.
+    `owed_since` is when the end and the handshake were both known here, in the host's monotonic seconds. Times of what
+    has not happened are 0. `handed_off_at` is what settling counts from; the other times are for the story of a room.
     """
 
     key: NoticeKey
@@ -39,6 +40,15 @@ class OwedNotice(Struct, eq=False):
     refusals: int = 0
     hand_offs: int = 0
     handed_off_at: float = 0.0
+    refused_at: float = 0.0
+    first_handed_off_at: float = 0.0
+    last_handed_off_at: float = 0.0
+    ended_at: float = 0.0
+    outcome: Outcome | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        return self.outcome is not None and self.outcome.is_settled
 
     def renew(self, other: "OwedNotice") -> None:
         """The same notice, owed afresh: hand-offs so far went to somebody who no longer waits."""
@@ -46,6 +56,7 @@ class OwedNotice(Struct, eq=False):
         self.owed_since = other.owed_since
         self.is_once = other.is_once
         self.hand_offs = 0
+        self.first_handed_off_at = 0.0
 
 
 class EndpointQueue:
@@ -88,8 +99,10 @@ class EndpointQueue:
         del self.pending[owed.key]
         self.handed_off[owed.key] = owed
         owed.state = NoticeState.HANDED_OFF
-        owed.handed_off_at = now
+        owed.handed_off_at = owed.last_handed_off_at = now
         owed.hand_offs += 1
+        if owed.hand_offs == 1:
+            owed.first_handed_off_at = now
 
     def make_pending(self, owed: OwedNotice) -> None:
         if self.handed_off.pop(owed.key, None) is not None:

@@ -33,6 +33,7 @@ from sidecar.core.stats import Stats
 from sidecar.model import (
     PROTOCOL,
     DecodeAborted,
+    DecodeAcknowledged,
     DecodeEndpoint,
     DecodeHandshake,
     DecodeRegistered,
@@ -146,10 +147,10 @@ class Notifier:
 
     def handle_timer(self, now: float) -> None:
         self._acks.handle_timer(now)
-        self.rooms.handle_timer(now)
         self.outbox.handle_timer(now)
         self._tell_orphans(now)
         self._settle_ended()
+        self.rooms.handle_timer(now)
         self._note_quiet(now)
         retire_at = self._retire_at()
         if retire_at is not None and retire_at <= now:
@@ -210,10 +211,14 @@ class Notifier:
                 key = LifeKey(process, room, life)
                 claims = self.rooms.concluded(key, fact, ttl_s=rank.hello.record_ttl_s, now=now)
                 self._perform(rank, key, claims, now)
+                self.rooms.note_concluded(key)
             case DecodeAborted(room=room, life=life, endpoint=endpoint):
                 key = LifeKey(process, room, life)
                 self.outbox.void_older(key, endpoint, Outcome.DECODE_ABORTED, now)
-                self._perform(rank, key, self.rooms.aborted(key, endpoint, fact.seq), now)
+                self._perform(rank, key, self.rooms.aborted(key, endpoint, fact.seq, now), now)
+            case DecodeAcknowledged(room=room, life=life, endpoint=endpoint):
+                key = LifeKey(process, room, life)
+                self._perform(rank, key, self.rooms.acknowledged(key, endpoint, fact.seq), now)
             case DecodeRegistered():
                 self._registered(rank, fact, now)
             case Goodbye():
@@ -266,7 +271,8 @@ class Notifier:
             expires_at=end.expires_at,
             is_once=end.has_newer_life,
         )
-        self.outbox.owe(owed, is_news=claim.is_news, now=now)
+        if self.outbox.owe(owed, is_news=claim.is_news, now=now):
+            self.rooms.note_owed(key)
 
     def _is_held(self, key: LifeKey) -> bool:
         dead = self.ranks.of(key.process)
@@ -285,11 +291,12 @@ class Notifier:
                 end = RoomConcluded(0, key.room, key.life, TerminalStatus.FAILED, DEATH_CAUSE, True, now)
                 claims = self.rooms.concluded(key, end, ttl_s=rank.hello.record_ttl_s, now=now)
                 self._perform(rank, key, claims, now)
+                self.rooms.note_concluded(key)
 
     def _settle_ended(self) -> None:
         for ended in self.outbox.take_ended():
-            if ended.outcome.is_settled:
-                self.rooms.settled(ended.key.life, ended.key.endpoint)
+            self.rooms.note_ended(ended)
+            if ended.is_settled:
                 self._reply_settled(ended.key)
 
     def _reply_settled(self, key: NoticeKey) -> None:

@@ -30,11 +30,6 @@ class OutboxLimits(Struct, frozen=True, kw_only=True):
     connections: int = 4096
 
 
-class Ended(Struct, frozen=True):
-    key: NoticeKey
-    outcome: Outcome
-
-
 class Outbox:
     def __init__(self, *, limits: OutboxLimits, schedule: RetrySchedule, stats: Stats) -> None:
         self._limits = limits
@@ -46,7 +41,7 @@ class Outbox:
         self._expiries: Deadlines[NoticeKey] = Deadlines()
         self._wakes: Deadlines[DecodeEndpoint] = Deadlines()
         self._due: dict[DecodeEndpoint, EndpointQueue] = {}
-        self._ended: list[Ended] = []
+        self._ended: list[OwedNotice] = []
 
     def __len__(self) -> int:
         return len(self._owed)
@@ -82,8 +77,10 @@ class Outbox:
         else:
             self._wake(queue)
 
-    def owe(self, owed: OwedNotice, *, is_news: bool, now: float) -> None:
-        """Owed already: nothing, except that news of a handed off one makes it pending again."""
+    def owe(self, owed: OwedNotice, *, is_news: bool, now: float) -> bool:
+        """Whether it was not owed before. Owed already: nothing, except that news of a handed off one makes it pending
+        again.
+        """
         known = self._owed.get(owed.key)
         queue = self._connections.find(owed.key.endpoint, now)
         if known is not None:
@@ -91,7 +88,7 @@ class Outbox:
                 known.renew(owed)
                 queue.make_pending(known)
                 self._serve(queue, now)
-            return
+            return False
         if len(queue) >= self._limits.notices_per_endpoint:
             self._end(queue.oldest(), Outcome.DROPPED, now)
         elif len(self._owed) >= self._limits.notices_total:
@@ -101,6 +98,7 @@ class Outbox:
         self._by_room.setdefault((owed.key.life.process, owed.key.life.room), {})[owed.key] = owed
         self._expiries.set(owed.key, owed.expires_at)
         self._serve(queue, now)
+        return True
 
     def end(self, key: NoticeKey, outcome: Outcome, now: float) -> None:
         owed = self._owed.get(key)
@@ -148,6 +146,7 @@ class Outbox:
         if owed is not None and owed.state is NoticeState.OFFERED:
             owed.state = NoticeState.PENDING
             owed.refusals += 1
+            owed.refused_at = now
             self._stats.refusals += 1
         if queue.connection is Connection.UP:
             queue.restart_settling(now)
@@ -207,7 +206,8 @@ class Outbox:
             actions += [SendNotice(endpoint, owed.notice, owed.key) for owed in offers]
         return actions
 
-    def take_ended(self) -> list[Ended]:
+    def take_ended(self) -> list[OwedNotice]:
+        """Each has its outcome."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -283,5 +283,6 @@ class Outbox:
         self._stats.notices_ended[outcome.value] += 1
         if outcome.is_settled:
             self._stats.owed_to_settled.observe(now - owed.owed_since)
-        self._ended.append(Ended(key, outcome))
+        owed.outcome, owed.ended_at = outcome, now
+        self._ended.append(owed)
         self._wake(queue)

@@ -13,10 +13,14 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sidecar.core.actions import LifeKey, Outcome
+from sidecar.core.endpoint_queue import OwedNotice
 from sidecar.model import DecodeEndpoint
 
 ENDPOINT_LIMIT = 1024
 """Endpoints of one life. Each prefill rank hears from a few dozen decode ranks at most."""
+
+TOLD_LIMIT = 16
+"""Notices of one life that are kept after they ended, to be shown."""
 
 
 class RoomState(enum.Enum):
@@ -30,6 +34,7 @@ class RoomInput(enum.Enum):
     OPENED = enum.auto()
     HANDSHAKE = enum.auto()
     ABORTED = enum.auto()
+    ACKNOWLEDGED = enum.auto()
     FAILURE = enum.auto()
     UNDRAINED_FAILURE = enum.auto()
     SUCCESS = enum.auto()
@@ -51,6 +56,7 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
         _I.OPENED: (_S.OPEN, _E.NONE),
         _I.HANDSHAKE: (_S.OPEN, _E.NOTE),
         _I.ABORTED: (_S.OPEN, _E.SETTLE),
+        _I.ACKNOWLEDGED: (_S.OPEN, _E.NONE),  # nobody was told anything yet
         _I.FAILURE: (_S.FAILED, _E.TELL_ALL),
         _I.UNDRAINED_FAILURE: (_S.UNDRAINED, _E.NONE),
         _I.SUCCESS: (_S.SUCCEEDED, _E.NONE),
@@ -59,6 +65,7 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
         _I.OPENED: (_S.FAILED, _E.NONE),
         _I.HANDSHAKE: (_S.FAILED, _E.TELL),
         _I.ABORTED: (_S.FAILED, _E.SETTLE),
+        _I.ACKNOWLEDGED: (_S.FAILED, _E.SETTLE),
         _I.FAILURE: (_S.FAILED, _E.NONE),
         _I.UNDRAINED_FAILURE: (_S.FAILED, _E.NONE),
         _I.SUCCESS: (_S.FAILED, _E.CONTRADICTION),
@@ -67,6 +74,7 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
         _I.OPENED: (_S.UNDRAINED, _E.NONE),
         _I.HANDSHAKE: (_S.UNDRAINED, _E.NOTE),
         _I.ABORTED: (_S.UNDRAINED, _E.SETTLE),
+        _I.ACKNOWLEDGED: (_S.UNDRAINED, _E.NONE),
         _I.FAILURE: (_S.FAILED, _E.TELL_ALL),  # it drained after all
         _I.UNDRAINED_FAILURE: (_S.UNDRAINED, _E.NONE),
         _I.SUCCESS: (_S.UNDRAINED, _E.CONTRADICTION),
@@ -75,6 +83,7 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
         _I.OPENED: (_S.SUCCEEDED, _E.NONE),
         _I.HANDSHAKE: (_S.SUCCEEDED, _E.NONE),  # early for the next life, not late for this one
         _I.ABORTED: (_S.SUCCEEDED, _E.NONE),
+        _I.ACKNOWLEDGED: (_S.SUCCEEDED, _E.NONE),
         _I.FAILURE: (_S.SUCCEEDED, _E.CONTRADICTION),
         _I.UNDRAINED_FAILURE: (_S.SUCCEEDED, _E.CONTRADICTION),
         _I.SUCCESS: (_S.SUCCEEDED, _E.NONE),
@@ -83,11 +92,17 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
 
 
 class Handshake(Struct, frozen=True):
-    """The last that was heard of an endpoint in this life."""
+    """The last that was heard of an endpoint in this life. The times are when it was heard here; 0: never."""
 
     session: str
     seq: int
     is_settled: bool = False
+    at_s: float = 0.0
+    aborted_at_s: float = 0.0
+
+
+_NEVER = Handshake("", -1)
+_FAILED = (RoomState.FAILED, RoomState.UNDRAINED)
 
 
 class Owe(Struct, frozen=True):
@@ -114,8 +129,17 @@ Claim: TypeAlias = Owe | Settle | Reaffirm
 
 
 class Room:
-    def __init__(self, key: LifeKey) -> None:
+    """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
+
+    `is_reported`: it has ended, nothing is owed any more, and that has been noted.
+    """
+
+    def __init__(self, key: LifeKey, *, known_since_s: float = 0.0) -> None:
         self.key = key
+        self.known_since_s = known_since_s
+        self.owed = 0
+        self.is_reported = False
+        self.told: dict[DecodeEndpoint, OwedNotice] = {}
         self.state = RoomState.OPEN
         self.cause = ""
         self.concluded_at_s = 0.0
@@ -129,26 +153,32 @@ class Room:
         self.state, effect = TABLE[self.state][given]
         return effect
 
-    def handshake(self, endpoint: DecodeEndpoint, session: str, seq: int) -> list[Claim]:
+    def handshake(self, endpoint: DecodeEndpoint, session: str, seq: int, *, at_s: float = 0.0) -> list[Claim]:
         effect = self.advance(RoomInput.HANDSHAKE)
         known = self.endpoints.get(endpoint)
         is_news = known is None or seq > known.seq
         if is_news and effect is not Effect.NONE:
-            self.endpoints[endpoint] = Handshake(session, seq)
+            self.endpoints[endpoint] = Handshake(session, seq, at_s=at_s)
         if effect is not Effect.TELL:
             return []
         if known is not None and known.is_settled and not is_news:
             return [Reaffirm(endpoint)]
         return [Owe(endpoint, session, seq, is_news)]
 
-    def aborted(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
-        known = self.endpoints.get(endpoint)
-        if known is not None and seq <= known.seq:
+    def aborted(self, endpoint: DecodeEndpoint, seq: int, *, at_s: float = 0.0) -> list[Claim]:
+        known = self.endpoints.get(endpoint, _NEVER)
+        if seq <= known.seq or self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
             return []
-        if self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
-            return []
-        self.endpoints[endpoint] = Handshake(known.session if known else "", seq, is_settled=True)
+        self.endpoints[endpoint] = Handshake(known.session, seq, is_settled=True, at_s=known.at_s, aborted_at_s=at_s)
         return [Settle(endpoint, Outcome.DECODE_ABORTED)]
+
+    def acknowledged(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
+        """Only of an endpoint that shook hands: nobody else can have been told."""
+        known = self.endpoints.get(endpoint)
+        if known is None or seq <= known.seq or self.advance(RoomInput.ACKNOWLEDGED) is not Effect.SETTLE:
+            return []
+        self.settled(endpoint, seq)
+        return [Settle(endpoint, Outcome.ACKNOWLEDGED)]
 
     def conclude(self, given: RoomInput, *, cause: str, at_s: float, expires_at: float) -> tuple[Effect, list[Claim]]:
         """The first cause stands, the latest expiry too: a room that drained late is owed for its whole time."""
@@ -156,6 +186,7 @@ class Room:
         effect = self.advance(given)
         if self.state is before:
             return effect, []
+        self.is_reported = False
         self.cause = self.cause or cause
         self.concluded_at_s = at_s
         self.expires_at = max(self.expires_at, expires_at)
@@ -168,4 +199,23 @@ class Room:
         """The endpoint is owed nothing for this life by any fact up to `seq` or up to the last one known."""
         known = self.endpoints.get(endpoint)
         if known is not None:
-            self.endpoints[endpoint] = Handshake(known.session, max(seq, known.seq), is_settled=True)
+            self.endpoints[endpoint] = Handshake(
+                known.session, max(seq, known.seq), is_settled=True, at_s=known.at_s, aborted_at_s=known.aborted_at_s
+            )
+
+    def note_owed(self) -> None:
+        self.owed += 1
+        self.is_reported = False
+
+    def note_ended(self, owed: OwedNotice) -> None:
+        self.owed -= 1
+        endpoint = owed.key.endpoint
+        if len(self.told) < TOLD_LIMIT or endpoint in self.told:
+            self.told[endpoint] = owed
+
+    def finish(self) -> bool:
+        """Whether the life has ended without success and owes nothing, and this had not been noted yet."""
+        if self.owed or self.is_reported or self.state not in _FAILED:
+            return False
+        self.is_reported = True
+        return True

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from sidecar.core.actions import LifeKey
 from sidecar.core.deadlines import Deadlines
+from sidecar.core.endpoint_queue import OwedNotice
 from sidecar.core.room import ENDPOINT_LIMIT, Claim, Effect, Owe, Reaffirm, Room, RoomInput, RoomState
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, TerminalStatus
@@ -45,6 +46,7 @@ class RoomTable:
         self._succeeded: OrderedDict[LifeKey, Room] = OrderedDict()
         self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
         self._expiries: Deadlines[LifeKey] = Deadlines()
+        self._finished: list[Room] = []
 
     def __repr__(self) -> str:
         return f"<RoomTable open={len(self._open)} records={len(self._records)} tombstones={len(self._tombstones)}>"
@@ -74,7 +76,7 @@ class RoomTable:
         """Whether the life is new here."""
         if self.find(key) is not None or self._is_buried(key, now):
             return False
-        self._add(key)
+        self._add(key, now)
         return True
 
     def handshake(self, key: LifeKey, fact: DecodeHandshake, *, is_replay: bool, now: float) -> list[Claim]:
@@ -88,18 +90,22 @@ class RoomTable:
             if is_replay:
                 return [Reaffirm(fact.endpoint)]
             return [Owe(fact.endpoint, fact.session, fact.seq, is_news=True)]
-        known = known or self._add(key)
+        known = known or self._add(key, now)
         if len(known.endpoints) >= ENDPOINT_LIMIT and fact.endpoint not in known.endpoints:
             self._stats.handshakes_over_limit += 1
             return []
-        return known.handshake(fact.endpoint, fact.session, fact.seq)
+        return known.handshake(fact.endpoint, fact.session, fact.seq, at_s=now)
 
-    def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
+    def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int, now: float) -> list[Claim]:
         self._void_older(key, endpoint, seq)
         room = self.find(key)
         if room is None or (len(room.endpoints) >= ENDPOINT_LIMIT and endpoint not in room.endpoints):
             return []
-        return room.aborted(endpoint, seq)
+        return room.aborted(endpoint, seq, at_s=now)
+
+    def acknowledged(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
+        room = self.find(key)
+        return [] if room is None else room.acknowledged(endpoint, seq)
 
     def concluded(self, key: LifeKey, fact: RoomConcluded, *, ttl_s: float, now: float) -> list[Claim]:
         at_s = fact.at_s if fact.at_s <= now else now
@@ -110,7 +116,7 @@ class RoomTable:
         if expires_at <= now and given is not RoomInput.SUCCESS:
             self._conclude_expired(key)
             return []
-        room = self.find(key) or self._add(key)
+        room = self.find(key) or self._add(key, now)
         before = room.state
         effect, claims = room.conclude(given, cause=fact.cause, at_s=at_s, expires_at=expires_at)
         self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
@@ -122,6 +128,34 @@ class RoomTable:
         room = self.find(key)
         if room is not None:
             room.settled(endpoint)
+
+    def note_owed(self, key: LifeKey) -> None:
+        room = self.find(key)
+        if room is not None:
+            room.note_owed()
+
+    def note_ended(self, owed: OwedNotice) -> None:
+        room = self.find(owed.key.life)
+        if room is None:
+            return
+        room.note_ended(owed)
+        if owed.is_settled:
+            room.settled(owed.key.endpoint)
+        if room.finish():
+            self._finished.append(room)
+
+    def note_concluded(self, key: LifeKey) -> None:
+        """After what it owes has been worked out."""
+        room = self.find(key)
+        if room is not None and room.finish():
+            self._finished.append(room)
+
+    def take_finished(self) -> list[Room]:
+        """Lives that ended without success and, since the last call, owe nothing any more or were evicted. For the
+        log.
+        """
+        finished, self._finished = self._finished, []
+        return finished
 
     def end_of(self, key: LifeKey, now: float) -> End:
         """For a life that is failed or buried."""
@@ -177,11 +211,11 @@ class RoomTable:
         expires_at = self._tombstones.get(key)
         return expires_at is not None and expires_at > now
 
-    def _add(self, key: LifeKey) -> Room:
+    def _add(self, key: LifeKey, now: float) -> Room:
         if len(self._open) >= self._limits.open_rooms:
             self._stats.open_rooms_dropped["limit"] += 1
             self._remove(next(iter(self._open.values())))
-        room = self._open[key] = Room(key)
+        room = self._open[key] = Room(key, known_since_s=now)
         self._lives.setdefault((key.process, key.room), {})[key.life] = room
         return room
 
@@ -203,6 +237,8 @@ class RoomTable:
     def _evict(self, room: Room) -> None:
         """What is owed for it already stays owed; a late handshake is still answered, though without the true cause."""
         self._stats.records_evicted_early += 1
+        if room.owed:
+            self._finished.append(room)
         self._expiries.clear(room.key)
         self._remove(room)
         if room.state is not RoomState.FAILED:

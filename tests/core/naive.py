@@ -1,9 +1,9 @@
 """The naive model of one life that the machine compares the core with."""
 
-from sidecar.model import DecodeAborted, DecodeEndpoint, DecodeHandshake, RoomConcluded, RoomOpened
+from sidecar.model import DecodeAborted, DecodeAcknowledged, DecodeEndpoint, DecodeHandshake, RoomConcluded, RoomOpened
 from tests.core.scene import TTL_S
 
-Told = RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted
+Told = RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeAcknowledged
 
 
 class Life:

@@ -11,6 +11,7 @@ from sidecar.core.rooms import RoomLimits
 from sidecar.model import (
     PROTOCOL,
     DecodeAborted,
+    DecodeAcknowledged,
     DecodeEndpoint,
     DecodeHandshake,
     DecodeRegistered,
@@ -125,6 +126,9 @@ class Scene:
 
     def aborted(self, room: int, life: int, endpoint: DecodeEndpoint, process: str = "p") -> DecodeAborted:
         return self.tell(DecodeAborted(self.seq(process), room, life, endpoint), process)
+
+    def acknowledged(self, room: int, life: int, endpoint: DecodeEndpoint, process: str = "p") -> DecodeAcknowledged:
+        return self.tell(DecodeAcknowledged(self.seq(process), room, life, endpoint), process)
 
     def registered(self, endpoint: DecodeEndpoint, session: str, process: str = "p") -> DecodeRegistered:
         return self.tell(DecodeRegistered(self.seq(process), endpoint, session, 20), process)

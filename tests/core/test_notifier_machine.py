@@ -4,6 +4,7 @@ The long run of the claim: `PD_SIDECAR_LONG=1`, 2,000 examples of 100 steps.
 """
 
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sidecar.core.actions import Action, LifeKey, NoticeKey, SendNotice
 from sidecar.core.outbox import OutboxLimits
+from sidecar.core.room import RoomState
 from sidecar.core.rooms import RoomLimits
 from sidecar.model import DecodeEndpoint
 from tests.core.naive import Life, Told
@@ -180,6 +182,14 @@ class NotifierMachine(RuleBasedStateMachine):
                 known.seen.add(endpoint)
         self.remember(process, self.scene.aborted(room, number, endpoint, process))
 
+    @rule(process=processes, room=rooms, back=st.integers(0, 1), endpoint=endpoints)
+    def acknowledge(self, process: str, room: int, back: int, endpoint: DecodeEndpoint) -> None:
+        number = max(1, self.newest.get((process, room), 1) - back)
+        known = self.lives.get(LifeKey(process, room, number))
+        if known is not None and known.end == "failed":
+            known.free(endpoint)
+        self.remember(process, self.scene.acknowledged(room, number, endpoint, process))
+
     # -- rules: replay
 
     @rule(process=processes, data=st.data())
@@ -240,6 +250,20 @@ class NotifierMachine(RuleBasedStateMachine):
         stats = self.scene.notifier.stats
 
         assert stats.notices_owed == len(self.scene.notifier.outbox) + sum(stats.notices_ended.values())
+
+    @invariant()
+    def each_life_counts_what_it_owes(self) -> None:
+        core = self.scene.notifier
+        owed = Counter(one.key.life for queue in core.outbox.queues() for one in queue.notices())
+        for key in self.lives:
+            room = core.rooms.find(key)
+            assert room is None or room.owed == owed[key]
+
+    @invariant()
+    def a_life_is_finished_once(self) -> None:
+        for room in self.scene.notifier.rooms.take_finished():
+            assert room.state in (RoomState.FAILED, RoomState.UNDRAINED)
+            assert self.is_bounded or (room.is_reported and not room.owed)
 
     @invariant()
     def a_connected_endpoint_has_nothing_pending(self) -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from sidecar.core.actions import Connect, Outcome, SendNotice
 from sidecar.core.endpoint_queue import Connection
-from sidecar.core.outbox import Ended
 from tests.core.box import NOW, Box
 from tests.core.scene import E1, E2, E3, key
 
@@ -216,7 +215,7 @@ def test_every_outcome_is_counted_and_reported(outcome: Outcome) -> None:
     box.outbox.end(key(1, 1, E1), outcome, NOW)
     box.outbox.end(key(1, 1, E1), outcome, NOW)
 
-    assert box.outbox.take_ended() == [Ended(key(1, 1, E1), outcome)]
+    assert [(ended.key, ended.outcome) for ended in box.outbox.take_ended()] == [(key(1, 1, E1), outcome)]
     assert box.stats.notices_ended == {outcome.value: 1}
     assert sum(box.stats.owed_to_settled.counts) == outcome.is_settled
 

@@ -13,6 +13,7 @@ from sidecar.model import (
     PROTOCOL,
     Accepted,
     DecodeAborted,
+    DecodeAcknowledged,
     DecodeEndpoint,
     DecodeHandshake,
     DecodeRegistered,
@@ -49,6 +50,7 @@ facts = st.one_of(
     st.builds(DecodeHandshake, numbers, numbers, numbers, endpoints, texts),
     st.builds(RoomConcluded, numbers, numbers, numbers, st.sampled_from(TerminalStatus), texts, st.booleans(), seconds),
     st.builds(DecodeAborted, numbers, numbers, numbers, endpoints),
+    st.builds(DecodeAcknowledged, numbers, numbers, numbers, endpoints),
     st.builds(DecodeRegistered, numbers, endpoints, texts, small),
     st.builds(Goodbye, numbers),
 )
