@@ -75,7 +75,7 @@ class RankJoined(Struct, frozen=True):
 
 
 class RankLeft(Struct, frozen=True):
-    """For the log. Not `in_order`: its stream ended without a goodbye."""
+    """For the log. Not `in_order`: its stream ended without a goodbye. That is an alarm if rooms were open there."""
 
     process: str
     pid: int

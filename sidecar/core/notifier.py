@@ -109,7 +109,8 @@ class Notifier:
             return
         in_order = rank.has_said_goodbye or self._is_ending
         open_rooms = len(self.rooms.open_of(rank.hello.process))
-        self.stats.ranks_lost += not in_order
+        self.stats.ranks_left += 1
+        self.stats.ranks_lost += not in_order and open_rooms > 0
         if in_order:
             self.stats.open_rooms_dropped["left"] += self.rooms.forget_open(rank.hello.process)
         self._actions.append(RankLeft(rank.hello.process, rank.hello.pid, in_order, open_rooms))
@@ -121,8 +122,9 @@ class Notifier:
         rank = self.ranks.die(stream)
         if rank is None:
             return
-        self.stats.ranks_died += 1
-        for key in self.rooms.open_of(rank.hello.process):
+        orphans = self.rooms.open_of(rank.hello.process)
+        self.stats.ranks_died += bool(orphans)
+        for key in orphans:
             self.stats.rooms_orphaned += 1
             self.lifeline.orphan(key, now)
         self._tell_orphans(now)
@@ -236,7 +238,7 @@ class Notifier:
 
     def _handshake(self, rank: Rank, key: LifeKey, fact: DecodeHandshake, is_replay: bool, now: float) -> None:
         self.outbox.void_older(key, fact.endpoint, Outcome.SUPERSEDED, now)
-        claims = self.rooms.handshake(key, fact, is_replay=is_replay, now=now)
+        claims = self.rooms.handshake(key, fact, is_replay=is_replay, ttl_s=rank.hello.record_ttl_s, now=now)
         if rank.hello.backend.lower() in self._limits.backends:
             self.outbox.expect(fact.endpoint, now)
         self._perform(rank, key, claims, now)

@@ -42,6 +42,7 @@ class RoomTable:
         self._stats = stats
         self._lives: dict[tuple[str, int], dict[int, Room]] = {}
         self._open: OrderedDict[LifeKey, Room] = OrderedDict()
+        self._early: OrderedDict[LifeKey, float] = OrderedDict()  # when those of _open expire that decode alone has
         self._records: OrderedDict[LifeKey, Room] = OrderedDict()
         self._succeeded: OrderedDict[LifeKey, Room] = OrderedDict()
         self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
@@ -73,13 +74,20 @@ class RoomTable:
     # -- facts
 
     def opened(self, key: LifeKey, now: float) -> bool:
-        """Whether the life is new here."""
-        if self.find(key) is not None or self._is_buried(key, now):
+        """Whether that is news."""
+        room = self.find(key)
+        if room is None and self._is_buried(key, now):
             return False
-        self._add(key, now)
-        return True
+        room = room or self._add(key, now)
+        self._early.pop(key, None)
+        is_news = not room.was_opened
+        room.was_opened = True
+        return is_news
 
-    def handshake(self, key: LifeKey, fact: DecodeHandshake, *, is_replay: bool, now: float) -> list[Claim]:
+    def handshake(
+        self, key: LifeKey, fact: DecodeHandshake, *, is_replay: bool, ttl_s: float, now: float
+    ) -> list[Claim]:
+        """A life that nobody opens is forgotten after `ttl_s`: decode has given up by then."""
         others = self._lives.get((key.process, key.room), {})
         if any(room.key.life > key.life and fact.endpoint in room.endpoints for room in others.values()):
             self._stats.handshakes_superseded += 1
@@ -90,7 +98,7 @@ class RoomTable:
             if is_replay:
                 return [Reaffirm(fact.endpoint)]
             return [Owe(fact.endpoint, fact.session, fact.seq, is_news=True)]
-        known = known or self._add(key, now)
+        known = known or self._add_early(key, ttl_s, now)
         if len(known.endpoints) >= ENDPOINT_LIMIT and fact.endpoint not in known.endpoints:
             self._stats.handshakes_over_limit += 1
             return []
@@ -186,11 +194,16 @@ class RoomTable:
         for key in self._expiries.pop_due(now):
             self._stats.records_expired += 1
             self._remove(self._records[key])
+        while self._early and next(iter(self._early.values())) <= now:
+            self._stats.open_rooms_dropped["early"] += 1
+            self._remove(self._open[next(iter(self._early))])
         while self._tombstones and next(iter(self._tombstones.values())) <= now:
             self._tombstones.popitem(last=False)
 
     def next_deadline(self) -> float | None:
-        return self._expiries.next()
+        record = self._expiries.next()
+        early = next(iter(self._early.values()), None)
+        return early if record is None or (early is not None and early < record) else record
 
     # -- inside
 
@@ -219,8 +232,14 @@ class RoomTable:
         self._lives.setdefault((key.process, key.room), {})[key.life] = room
         return room
 
+    def _add_early(self, key: LifeKey, ttl_s: float, now: float) -> Room:
+        room = self._add(key, now)
+        self._early[key] = now + ttl_s
+        return room
+
     def _keep_end(self, room: Room) -> None:
         self._open.pop(room.key, None)
+        self._early.pop(room.key, None)
         if room.state is RoomState.SUCCEEDED:
             self._stats.rooms_succeeded += 1
             self._succeeded[room.key] = room
@@ -250,6 +269,7 @@ class RoomTable:
 
     def _remove(self, room: Room) -> None:
         key = room.key
+        self._early.pop(key, None)
         for table in self._tables():
             table.pop(key, None)
         lives = self._lives[key.process, key.room]

@@ -26,6 +26,7 @@ class Stats:
     facts_implausible: int = 0
     refused_streams: Counter[str] = dataclasses.field(default_factory=Counter)
     ranks_joined: int = 0
+    ranks_left: int = 0
     ranks_lost: int = 0
     ranks_died: int = 0
     ranks_forgotten: int = 0

@@ -156,9 +156,10 @@ class Driver:
                     is_back=is_back,
                 )
             case RankLeft(process, pid, in_order, open_rooms):
-                report = self._log.info if in_order else self._log.warning
-                text = "rank left" if in_order else "rank lost: its stream ended without a goodbye"
-                report(text, process=process, pid=pid, open_rooms=open_rooms)
+                is_loss = open_rooms > 0 and not in_order
+                report = self._log.warning if is_loss else self._log.info
+                text = "rank lost: its stream ended with rooms open" if is_loss else "rank left"
+                report(text, process=process, pid=pid, said_goodbye=in_order, open_rooms=open_rooms)
 
     # -- the timer
 

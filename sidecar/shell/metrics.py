@@ -114,7 +114,8 @@ class SidecarCollector(Collector):
         stats = self._notifier.stats
         yield _counter("ranks_joined", "Hellos accepted.", stats.ranks_joined)
         yield _counter("ranks_forgotten", "Processes long gone, pushed out.", stats.ranks_forgotten)
-        yield _counter("ranks_lost", "Streams that ended without a goodbye.", stats.ranks_lost)
+        yield _counter("ranks_left", "Streams of ranks that ended, for whatever reason.", stats.ranks_left)
+        yield _counter("ranks_lost", "Streams that ended without a goodbye while rooms were open.", stats.ranks_lost)
         yield _counter("ranks_died", "Rank processes whose death was told to decode.", stats.ranks_died)
         yield _counter("rooms_orphaned", "Rooms open at a rank when it died.", stats.rooms_orphaned)
         ranks = GaugeMetricFamily(f"{PREFIX}_ranks", "Ranks connected.", labels=RANK_LABELS)

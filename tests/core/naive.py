@@ -15,6 +15,7 @@ class Life:
         self.end: str | None = None
         self.at_s = 0.0
         self.is_once = False
+        self.early_since: float | None = None
         self.waiting: dict[DecodeEndpoint, str] = {}
         self.seen: set[DecodeEndpoint] = set()
         self.handed: dict[DecodeEndpoint, float] = {}

@@ -101,7 +101,8 @@ class NotifierMachine(RuleBasedStateMachine):
     def forget_expired(self) -> None:
         """What has had its time is known to nobody, and no rank replays it."""
         for key, life in list(self.lives.items()):
-            if life.end in ("failed", "undrained") and life.at_s + TTL_S <= self.scene.now:
+            is_past = life.end in ("failed", "undrained") and life.at_s + TTL_S <= self.scene.now
+            if is_past or (life.early_since is not None and life.early_since + TTL_S <= self.scene.now):
                 del self.lives[key]
                 self.history[key.process] = [
                     fact for fact in self.history[key.process] if (fact.room, fact.life) != (key.room, key.life)
@@ -123,13 +124,28 @@ class NotifierMachine(RuleBasedStateMachine):
     def open_next_life(self, process: str, room: int) -> None:
         number = self.newest.get((process, room), 0) + 1
         self.newest[process, room] = number
-        self.life(process, room, number)
+        self.life(process, room, number).early_since = None
         for older_number, older in self.of_room(LifeKey(process, room, number)):
             if older_number < number:
                 older.is_once = True
                 for endpoint in list(older.tried):
                     older.free(endpoint)
         self.remember(process, self.scene.opened(room, number, process))
+
+    @rule(process=processes, room=rooms, endpoint=endpoints)
+    def come_early(self, process: str, room: int, endpoint: DecodeEndpoint) -> None:
+        """Decode shakes hands for a life that prefill has not opened."""
+        number = self.newest.get((process, room), 0) + 1
+        key = LifeKey(process, room, number)
+        life = self.life(process, room, number)
+        life.early_since = life.early_since or self.scene.now
+        for older_number, older in self.of_room(key):
+            if older_number < number:
+                older.free(endpoint)
+        life.seen.add(endpoint)
+        life.free(endpoint)
+        life.waiting[endpoint] = "s"
+        self.remember(process, self.scene.handshake(room, number, endpoint, process=process))
 
     @rule(process=processes, room=rooms, back=st.integers(0, 2), endpoint=endpoints)
     def shake_hands(self, process: str, room: int, back: int, endpoint: DecodeEndpoint) -> None:
@@ -202,6 +218,9 @@ class NotifierMachine(RuleBasedStateMachine):
         if closes_first:
             self.scene.leave(process)
         self.scene.join(process)
+        for key, life in self.lives.items():
+            if key.process == process and life.early_since is not None:
+                life.early_since = self.scene.now  # the sidecar forgot it, and hears of it anew
         for fact in self.history[process]:
             self.scene.tell(fact, process)
 

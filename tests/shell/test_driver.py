@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
+import structlog
 
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
-from sidecar.model import DecodeEndpoint, Notice, Reply, Upward
+from sidecar.model import DecodeEndpoint, Notice, Reply, RoomOpened, Upward
 from sidecar.shell.driver import Driver
 from tests.core import scene
 from tests.shell.scene import LIMIT_S
@@ -133,15 +134,23 @@ async def test_streams_are_written_and_ended_on_order() -> None:
     bench.driver.stop()
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-async def test_ranks_are_reported_in_the_log(in_order: bool) -> None:
-    bench = Bench()
-    bench.say(scene.hello())
-    if in_order:
-        bench.driver.begin_shutdown()
-    bench.driver.stream_closed(1)
+@pytest.mark.parametrize(("in_order", "opens"), [(True, True), (False, False), (False, True)])
+async def test_only_a_rank_that_leaves_rooms_open_is_an_alarm(in_order: bool, opens: bool) -> None:
+    with structlog.testing.capture_logs() as lines:
+        bench = Bench()
+        bench.say(scene.hello())
+        if opens:
+            bench.say(RoomOpened(1, 1, 1))
+        if in_order:
+            bench.driver.begin_shutdown()
+        bench.driver.stream_closed(1)
+        bench.driver.stop()
+    is_alarm = opens and not in_order
 
-    assert bench.driver.notifier.stats.ranks_lost == (not in_order)
+    assert [line["log_level"] for line in lines if "left" in line["event"] or "lost" in line["event"]] == [
+        "warning" if is_alarm else "info"
+    ]
+    assert bench.driver.notifier.stats.ranks_lost == is_alarm
 
 
 async def test_an_idle_endpoint_is_closed_on_order() -> None:

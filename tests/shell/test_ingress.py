@@ -72,8 +72,18 @@ async def test_an_orderly_end_is_no_loss(service: Service) -> None:
 
 async def test_a_broken_stream_is_a_loss(service: Service) -> None:
     rank = await Rank.join(service.path)
+    rank.opened(1)
+    await rank.accepted()
     await rank.leave()
     await service.until(lambda: service.notifier.stats.ranks_lost == 1)
+
+
+async def test_a_stream_that_ends_with_nothing_open_is_no_loss(service: Service) -> None:
+    rank = await Rank.join(service.path)
+    await rank.leave()
+    await service.until(lambda: service.notifier.stats.ranks_left == 1)
+
+    assert service.notifier.stats.ranks_lost == 0
 
 
 async def test_a_client_that_says_nothing_is_sent_away(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
