@@ -1,7 +1,10 @@
-"""The order of events: stock's scenarios, our launch while stock's D hangs, normal traffic on both, our scenarios."""
+"""The order of events: stock's scenarios, our launch while stock's D hangs, normal traffic on both, our scenarios.
+
+Short of time (`--quick`), all is launched at once and both play while stock's D hangs.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -45,13 +48,43 @@ async def play_both(settings: Settings) -> Shown:
             launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=stock_pair.decode))
             stock = await measured(played)
         our_pair = await launching_ours
-        normal = await ok(stock_pair, our_pair, settings.ok_limit_s)
+        normal = await ok(stock_pair, our_pair, limit_s=settings.ok_limit_s, outputs=settings.outputs)
         stock += await killed(settings, stock_pair)
         stock_pair.prefill.kill()
         async with _client(settings, our_pair) as client:
             ours = await measured(await play(settings, our_pair, client, one_by_one=True))
         ours += await killed(settings, our_pair)
+        _end_at_once(stock_pair, our_pair)
     return Shown(stock, ours, normal)
+
+
+async def play_both_quickly(settings: Settings) -> Shown:
+    """One prefill server beside another on the same D: launched together, none of it killed for show."""
+    loop = asyncio.get_running_loop()
+    decode: asyncio.Future[Engine] = loop.create_future()
+
+    def laid_out(pair: Pair) -> None:
+        loop.call_soon_threadsafe(decode.set_result, pair.decode)
+
+    async with AsyncExitStack() as outer, _launched(settings, plugin=False, laid_out=laid_out) as launching:
+        await asyncio.wait([decode, launching], return_when=asyncio.FIRST_COMPLETED)
+        if not decode.done():
+            await launching  # it has failed
+        launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=decode.result()))
+        stock_pair, our_pair = await launching, await launching_ours
+        async with _client(settings, stock_pair) as client, _client(settings, our_pair) as our_client:
+            played = await play(settings, stock_pair, client)
+            ours = await measured(await play(settings, our_pair, our_client, one_by_one=True))
+            stock = await measured(played)
+        normal = await ok(stock_pair, our_pair, limit_s=settings.ok_limit_s, outputs=settings.outputs)
+        _end_at_once(stock_pair, our_pair)
+    return Shown(stock, ours, normal)
+
+
+def _end_at_once(*pairs: Pair) -> None:
+    """There is nothing left to drain, and a stock server takes ten seconds to end in order."""
+    for pair in pairs:
+        pair.kill()
 
 
 async def killed(settings: Settings, pair: Pair) -> list[Measured]:
@@ -81,11 +114,14 @@ async def in_background(context: AbstractContextManager[Entered]) -> AsyncIterat
 
 
 def _launched(
-    settings: Settings, *, plugin: bool, decode: Engine | None = None
+    settings: Settings,
+    *,
+    plugin: bool,
+    decode: Engine | None = None,
+    laid_out: Callable[[Pair], None] = lambda _: None,
 ) -> AbstractAsyncContextManager["asyncio.Future[Pair]"]:
-    return in_background(
-        running_pair(settings.pair(plugin=plugin), "demo-pd-sidecar" if plugin else "demo-stock", decode=decode)
-    )
+    name = "demo-pd-sidecar" if plugin else "demo-stock"
+    return in_background(running_pair(settings.pair(plugin=plugin), name, decode=decode, laid_out=laid_out))
 
 
 def _client(settings: Settings, pair: Pair) -> Client:

@@ -38,7 +38,10 @@ HANGS_IN_STOCK = (
 
 @dataclass(frozen=True)
 class Settings:
-    """`timeout_s` is D's waiting timeout: nothing that goes well comes near it, even on a slow machine."""
+    """`timeout_s` is D's waiting timeout: nothing that goes well comes near it, even on a slow machine.
+
+    `outputs` is how many answers of both pairs are compared.
+    """
 
     sglang: str
     backend: str
@@ -47,7 +50,9 @@ class Settings:
     scenarios: Sequence[Scenario]
     with_router: bool
     ok_limit_s: float
+    outputs: int
     stock_only: bool
+    quick: bool
 
     def pair(self, *, plugin: bool) -> PairSpec:
         return PairSpec.of(
@@ -68,7 +73,9 @@ def settings() -> Settings:
     parser = argparse.ArgumentParser(
         prog="python -m tests.demo", description="Stock sglang and pd-sidecar side by side."
     )
-    parser.add_argument("--quick", action="store_true", help="fewer scenarios, in under two minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer scenarios, in under two minutes; speed is shown and not judged"
+    )
     parser.add_argument("--sglang", default="0.5.18")
     parser.add_argument("--backend", default="mooncake")
     parser.add_argument("--tp", type=int, default=1)
@@ -78,9 +85,11 @@ def settings() -> Settings:
         sglang=asked.sglang,
         backend=asked.backend,
         tp=asked.tp,
-        timeout_s=15 if asked.quick else 50,
+        timeout_s=12 if asked.quick else 50,
         scenarios=QUICK if asked.quick else FULL,
         with_router=not asked.quick,
-        ok_limit_s=15.0 if asked.quick else 75.0,
+        ok_limit_s=8.0 if asked.quick else 75.0,
+        outputs=6 if asked.quick else 11,
         stock_only=asked.stock_only,
+        quick=asked.quick,
     )

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +75,17 @@ class Pair:
 
 
 @contextmanager
-def running_pair(spec: PairSpec, name: str = "pair", *, decode: Engine | None = None) -> Iterator[Pair]:
+def running_pair(
+    spec: PairSpec,
+    name: str = "pair",
+    *,
+    decode: Engine | None = None,
+    laid_out: Callable[[Pair], None] = lambda _: None,
+) -> Iterator[Pair]:
     """Builds what is missing, launches both servers, waits until they serve, and ends all of it on the way out.
 
-    Given the decode server of another pair, it launches only a prefill server to go with it.
+    Given the decode server of another pair, it launches only a prefill server to go with it. `laid_out` hears of the
+    pair before anything is launched.
     """
     versions = {spec.prefill.sglang, spec.decode.sglang}
     for version in versions:
@@ -87,6 +94,7 @@ def running_pair(spec: PairSpec, name: str = "pair", *, decode: Engine | None = 
     with ExitStack() as stack:
         pair = _lay_out(spec, name, decode, stack)
         stack.callback(pair.stop)
+        laid_out(pair)
         with nobody_installs(versions), step(f"{name}: launching (logs in {pair.folder})"):
             for server in pair.servers:
                 if isinstance(server, Router):
