@@ -34,12 +34,13 @@ class Joined:
 
 @dataclass(eq=False, slots=True)
 class Life:
-    """One request at this rank, from its sender to its end.
+    """One request at this rank, from its sender to its end. Before that it may be *early*: only decode has it.
 
     `put` and `finished` count transfer chunks (FastQueue): drained means that a transfer worker has finished all
     that were put. `succeeded` is this rank's own Success, pushed to decode by stock. `ending` is set before the end
     is final, `concluded` when it is. `owed` are the endpoints the sidecar has not reported settled; `previous` is
-    the room's last life if that one failed. `released`: the engine has cleared the sender; all that is missing for
+    the room's last life if that one failed. `early_since_s`: when decode came before prefill's request, else 0.
+    `released`: the engine has cleared the sender; all that is missing for
     the end is the drain.
     """
 
@@ -50,6 +51,7 @@ class Life:
     endpoints: dict[DecodeEndpoint, Joined] = field(default_factory=dict)
     owed: set[DecodeEndpoint] = field(default_factory=set)
     previous: int | None = None
+    early_since_s: float = 0.0
     put: int = 0
     finished: int = 0
     ending: bool = False
@@ -103,16 +105,14 @@ class LifeTable:
         self._tombstone_limit = tombstone_limit
         self._last_number = 0
         self._open: OrderedDict[int, Life] = OrderedDict()
-        self._early: OrderedDict[int, dict[DecodeEndpoint, str]] = OrderedDict()
+        self._early: OrderedDict[int, Life] = OrderedDict()
         self._records: OrderedDict[int, Life] = OrderedDict()  # by life number, oldest end first
         self._last_end: dict[int, Life] = {}  # by room; each is in _records
         self._tombstones: OrderedDict[int, Tombstone] = OrderedDict()  # by room
 
     def open(self, room: int) -> Life:
-        self._last_number += 1
-        life = Life(room=room, number=self._last_number, previous=self._forget_end(room))
-        for endpoint, session in self._early.pop(room, {}).items():
-            life.join(endpoint, session)
+        life = self._early.pop(room, None) or self._next_life(room)
+        life.previous = self._forget_end(room)
         self._open.pop(room, None)
         self._open[room] = life
         if len(self._open) > OPEN_LIMIT:
@@ -142,17 +142,27 @@ class LifeTable:
             self._keep_record(life)
         return life
 
-    def meet_early(self, room: int, endpoint: DecodeEndpoint, session: str) -> None:
-        """Decode came before prefill's own request."""
-        self._early.setdefault(room, {})[endpoint] = session
-        if len(self._early) > EARLY_LIMIT:
-            self._early.popitem(last=False)
-            self.losses.early_evicted += 1
+    def meet_early(self, room: int, endpoint: DecodeEndpoint, session: str, *, seq: int, now: float) -> Life:
+        """Decode came before prefill's own request: the room's next life, which `open` gives later."""
+        life = self._early.get(room)
+        if life is None:
+            life = self._early[room] = self._next_life(room)
+            life.early_since_s = now
+            if len(self._early) > EARLY_LIMIT:
+                self._early.popitem(last=False)
+                self.losses.early_evicted += 1
+        life.join(endpoint, session, seq=seq)
+        return life
 
-    def leave_early(self, room: int, endpoint: DecodeEndpoint) -> None:
-        waiting = self._early.get(room)
-        if waiting is not None and waiting.pop(endpoint, None) is not None and not waiting:
+    def leave_early(self, room: int, endpoint: DecodeEndpoint) -> Life | None:
+        """The life that the endpoint gave up, if it was in an early one."""
+        life = self._early.get(room)
+        if life is None or life.endpoints.pop(endpoint, None) is None:
+            return None
+        life.owed.discard(endpoint)
+        if not life.endpoints:
             del self._early[room]
+        return life
 
     def close(self, life: Life, *, now: float) -> None:
         """The life is over: kept as a record unless it succeeded. A newer life of the room is not disturbed."""
@@ -173,6 +183,15 @@ class LifeTable:
         """All open and recorded lives, older first."""
         return sorted([*self._records.values(), *self._open.values()], key=lambda life: life.number)
 
+    def early_lives(self, *, now: float) -> list[Life]:
+        """Those that decode may still wait in; a sidecar need not know the others."""
+        return [life for life in self._early.values() if life.early_since_s + self._ttl_s > now]
+
+    @property
+    def is_quiet(self) -> bool:
+        """No request is here and none is waited for."""
+        return not (self._open or self._early)
+
     def counts(self) -> dict[str, int]:
         return {
             "open": len(self._open),
@@ -186,6 +205,10 @@ class LifeTable:
             self._drop_oldest_record()
         while self._tombstones and next(iter(self._tombstones.values())).expires_at_s <= now:
             self._tombstones.popitem(last=False)
+
+    def _next_life(self, room: int) -> Life:
+        self._last_number += 1
+        return Life(room=room, number=self._last_number)
 
     def _forget_end(self, room: int) -> int | None:
         life = self._last_end.pop(room, None)

@@ -1,5 +1,6 @@
 """Puts the hooks in, or stands down as a whole. One `Plugin` in each process that sglang loads plugins in."""
 
+import atexit
 import logging
 import os
 import uuid
@@ -23,6 +24,9 @@ from sglang_hooks.settings import Settings, read_settings
 from sidecar.model import PROTOCOL, Hello
 
 logger = logging.getLogger("pd_sidecar")
+
+GOODBYE_LIMIT_S = 0.5
+"""That the end of the interpreter may take longer for our sake."""
 
 
 def install() -> None:
@@ -99,6 +103,7 @@ class Plugin:
         manager.__dict__[RANK_ATTRIBUTE] = rank
         self._rank = rank
         rank.emitter.start()
+        atexit.register(rank.say_goodbye, limit_s=GOODBYE_LIMIT_S)
 
     def _hello(self, manager: Any) -> Hello:
         prefill_rank = (

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sglang_hooks import facts
 from sglang_hooks.contain import FAULTS
 from sglang_hooks.emitter import Emitter
 from sglang_hooks.lives import Life, LifeTable, Verdict
 from sidecar.model import (
     DecodeAborted,
+    DecodeAcknowledged,
     DecodeEndpoint,
-    DecodeHandshake,
     DecodeRegistered,
     Fact,
+    Goodbye,
     Hello,
     RoomConcluded,
     RoomOpened,
@@ -29,6 +31,10 @@ from sidecar.model import (
 GENERIC_CAUSE = "prefill gave the request up"
 CAUSE_LIMIT = 1_000
 """Characters of a cause that travel."""
+
+EARLY_REPEAT_AFTER_S = 60.0
+"""A sidecar forgets an early life after the record TTL, which is never shorter than 300 s. One that is opened after
+this long is told in full again."""
 
 
 @dataclass
@@ -67,20 +73,8 @@ class Rank:
         return self._hello
 
     def replay(self) -> Iterator[Fact]:
-        """Everything a sidecar that knows nothing must be told. The lock is held.
-
-        With the numbers of the first time: a sidecar that does know takes a handshake with a higher one for a new
-        request.
-        """
-        self.table.expire(now=self._clock())
-        for life in self.table.lives():
-            if life.succeeded or (life.concluded and not life.owed and life.endpoints):
-                continue
-            yield RoomOpened(life.opened_seq, life.room, life.number)
-            for endpoint in life.owed:
-                yield self._handshake_fact(life, endpoint)
-            if life.concluded:
-                yield self._conclusion(life, TerminalStatus.FAILED)
+        """The lock is held."""
+        return facts.replay(self.table, now=self._clock())
 
     def settled(self, reply: Settled) -> None:
         with self.lock:
@@ -95,9 +89,9 @@ class Rank:
             life = self.table.open(room)
             life.opened_seq = self._seq()
             self.emitter.post(RoomOpened(life.opened_seq, room, life.number))
-            for endpoint, early in list(life.endpoints.items()):
-                life.join(endpoint, early.session, seq=self._seq())
-                self.emitter.post(self._handshake_fact(life, endpoint))
+            if life.early_since_s and self._clock() - life.early_since_s >= EARLY_REPEAT_AFTER_S:
+                for endpoint in life.endpoints:
+                    self.emitter.post(facts.handshake_fact(life, endpoint))
         self.emitter.flush()
         return life
 
@@ -109,13 +103,13 @@ class Rank:
             if life is None:
                 life = self.table.last_end(room, now=self._clock())
             if life is None or life.succeeded:
-                self.table.meet_early(room, endpoint, session)
-                return False
-            if life.concluded:
-                self.counts.late_handshakes += 1
-                self.emitter.post(self._conclusion(life, TerminalStatus.FAILED))
-            life.join(endpoint, session, seq=self._seq())
-            self.emitter.post(self._handshake_fact(life, endpoint))
+                life = self.table.meet_early(room, endpoint, session, seq=self._seq(), now=self._clock())
+            else:
+                if life.concluded:
+                    self.counts.late_handshakes += 1
+                    self.emitter.post(self._conclusion(life, TerminalStatus.FAILED))
+                life.join(endpoint, session, seq=self._seq())
+            self.emitter.post(facts.handshake_fact(life, endpoint))
         self.emitter.flush()
         return life.ending
 
@@ -135,8 +129,8 @@ class Rank:
             guard = False
             if life is None:
                 life = self.table.last_end(room, now=self._clock())
+                life = life or self.table.leave_early(room, endpoint)
                 if life is None:
-                    self.table.leave_early(room, endpoint)
                     return False
                 number = life.number
                 life.owed.discard(endpoint)
@@ -157,6 +151,18 @@ class Rank:
     def registered(self, endpoint: DecodeEndpoint, session: str, frames: int) -> None:
         with self.lock:
             self.emitter.post(DecodeRegistered(self._seq(), endpoint, session, frames))
+        self.emitter.flush()
+
+    def decode_acknowledged(self, room: int, endpoint: DecodeEndpoint) -> None:
+        """Decode's own half took the notice. It can only be about the room's last end: nobody is told of an open
+        life."""
+        with self.lock:
+            number = self._number_of_end(room)
+            if number is None:
+                return
+            if (life := self.table.find(room, number)) is not None:
+                life.owed.discard(endpoint)
+            self.emitter.post(DecodeAcknowledged(self._seq(), room, number, endpoint))
         self.emitter.flush()
 
     def begin_end(self, life: Life, cause: str) -> bool:
@@ -233,6 +239,15 @@ class Rank:
         with self.lock:
             return self.table.has_ended(room, now=self._clock()) and purge()
 
+    def say_goodbye(self, *, limit_s: float) -> None:
+        """At an orderly end, so that it is no news. With a request still here there is no goodbye: decode is then told
+        by our death, as it must be."""
+        with self.lock:
+            if self.table.is_quiet:
+                self.emitter.post(Goodbye(self._seq()))
+        self.emitter.flush()
+        self.emitter.stop(limit_s=limit_s)
+
     def report(self) -> dict[str, Any]:
         """For sglang's `/server_info`: what the plugin has counted in this rank."""
         with self.lock:
@@ -260,14 +275,15 @@ class Rank:
         return True
 
     def _conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
-        at_s = life.concluded_at_s or self._clock()
         life.concluded_seq = life.concluded_seq or self._seq()
-        cause = "" if status is TerminalStatus.SUCCESS else life.cause
-        return RoomConcluded(life.concluded_seq, life.room, life.number, status, cause, life.drained_in_time, at_s)
+        return facts.conclusion_fact(life, status, at_s=self._clock())
 
-    def _handshake_fact(self, life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
-        joined = life.endpoints[endpoint]
-        return DecodeHandshake(joined.seq, life.room, life.number, endpoint, joined.session)
+    def _number_of_end(self, room: int) -> int | None:
+        life = self.table.find_open(room)
+        if life is not None:
+            return life.previous
+        life = self.table.last_end(room, now=self._clock())
+        return None if life is None else life.number
 
     def _seq(self) -> int:
         self.last_seq += 1

@@ -16,6 +16,10 @@ def ended(table: LifeTable, room: int, *, now: float = 0.0) -> Life:
     return life
 
 
+def meet(table: LifeTable, room: int, endpoint: DecodeEndpoint, *, seq: int = 1, now: float = 1.0) -> Life:
+    return table.meet_early(room, endpoint, "s", seq=seq, now=now)
+
+
 @pytest.fixture
 def table() -> LifeTable:
     return LifeTable(ttl_s=300.0, record_limit=3, tombstone_limit=2)
@@ -31,26 +35,61 @@ def test_a_room_nobody_has_ended_is_early(table: LifeTable) -> None:
 
 
 def test_an_early_endpoint_joins_the_life_that_opens(table: LifeTable) -> None:
-    table.meet_early(7, D1, "s1")
+    early = meet(table, 7, D1)
 
     life = table.open(7)
 
-    assert life.endpoints == {D1: Joined("s1", 0)}
+    assert early is life
+    assert life.endpoints == {D1: Joined("s", 1)}
     assert {D1} == life.owed
     assert table.open(7).endpoints == {}
 
 
 def test_an_early_endpoint_that_gave_up_does_not_join(table: LifeTable) -> None:
-    table.meet_early(7, D1, "s1")
-    table.meet_early(7, D2, "s2")
+    early = meet(table, 7, D1)
+    meet(table, 7, D2, seq=2)
+
+    assert table.leave_early(7, D1) is early
+    assert table.leave_early(7, D1) is None
+    assert table.open(7).endpoints == {D2: Joined("s", 2)}
+
+
+def test_an_early_life_has_its_number_before_lives_that_open_later(table: LifeTable) -> None:
+    """A sidecar that is told of the handshake at once must be told of the same life when it opens."""
+    early = meet(table, 7, D1)
+    other = table.open(8)
+
+    assert (early.number, other.number, table.open(7).number, table.open(7).number) == (1, 2, 1, 3)
+
+
+def test_an_early_life_that_everybody_left_is_gone(table: LifeTable) -> None:
+    meet(table, 7, D1)
     table.leave_early(7, D1)
 
-    assert table.open(7).endpoints == {D2: Joined("s2", 0)}
+    assert table.is_quiet
+    assert table.open(7).number == 2
+
+
+def test_decode_no_longer_waits_in_an_early_life_past_the_ttl(table: LifeTable) -> None:
+    """A sidecar need not know of it. Should its request come after all, it is still known here."""
+    early = meet(table, 7, D1, now=1.0)
+
+    assert table.early_lives(now=300.9) == [early]
+    assert table.early_lives(now=301.0) == []
+    assert table.open(7) is early
+
+
+def test_an_early_life_is_not_open(table: LifeTable) -> None:
+    meet(table, 7, D1)
+
+    assert table.find_open(7) is None
+    assert not table.has_ended(7, now=1.0)
+    assert not table.is_quiet
 
 
 def test_early_rooms_are_bounded_and_counted(table: LifeTable) -> None:
     for room in range(EARLY_LIMIT + 2):
-        table.meet_early(room, D1, "s1")
+        meet(table, room, D1)
 
     assert table.losses.early_evicted == 2
     assert table.open(0).endpoints == {}
