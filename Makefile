@@ -9,12 +9,13 @@ BIN := $(VENV)/bin
 SGLANG ?= 0.5.18
 ARGS ?=
 
-.PHONY: help demo test check fmt unit engine e2e bench clean
+.PHONY: help demo test check fmt unit engine e2e stress bench clean
 
 help:
 	@echo "make demo    the stock sglang pair without and with pd-sidecar: one table, build/demo.json"
 	@echo "make test    lint, types, import contracts, all tests that need no engine pair"
 	@echo "make e2e     the tests on real engine pairs"
+	@echo "make stress  30 minutes of mixed traffic and aborts on a TP 2 pair: nothing hangs, leaks or is wrong"
 	@echo "make bench   figures into build/bench.json"
 	@echo "make fmt     rewrite the sources as the formatter wants them"
 
@@ -52,6 +53,9 @@ engine: $(VENV)/.stamp
 e2e: $(VENV)/.stamp
 	@echo "== tests on real engine pairs"
 	$(BIN)/python -m pytest tests/e2e --verbose --capture=no $(ARGS)
+
+stress: $(VENV)/.stamp
+	$(BIN)/python -m tests.stress $(ARGS)
 
 bench: $(VENV)/.stamp
 	$(BIN)/python -m bench $(ARGS)

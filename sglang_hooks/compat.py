@@ -12,6 +12,7 @@ from typing import Any
 
 COMMON = "sglang.srt.disaggregation.common"
 PREFILL = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+PIPELINE = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 FOUND = "found"
@@ -49,7 +50,8 @@ HOOK_POINTS = (
     HookPoint("internal_state", f"{SCHEDULER}.get_internal_state", ("self", "recv_req")),
     HookPoint("send_chunk", f"{PREFILL}.send_kv_chunk", ("self", "req", "last_chunk", "end_idx")),
     HookPoint("inflight", f"{PREFILL}.process_disagg_prefill_inflight_queue", ("self", "rids_to_check")),
-    HookPoint("transferred_rids", f"{PREFILL}.get_transferred_rids", ("self",)),
+    HookPoint("prefill_chunk", f"{PREFILL}.process_prefill_chunk", ("self", "last_batch", "running_batch")),
+    HookPoint("pp_transferred", f"{PIPELINE}._pp_pd_get_prefill_transferred_ids", ("self",)),
 )
 
 ENGINE_PARTS = {

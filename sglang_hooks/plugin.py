@@ -75,7 +75,8 @@ class Plugin:
             "chunked_abort": scheduler.around_chunked_abort,
             "send_chunk": scheduler.around_send_chunk,
             "inflight": scheduler.around_inflight,
-            "transferred_rids": scheduler.around_inflight,
+            "pp_transferred": scheduler.around_inflight,
+            "prefill_chunk": scheduler.around_prefill_chunk,
         }
 
     def after_hooks(self) -> dict[str, Callable[..., None]]:

@@ -70,6 +70,19 @@ class SchedulerHooks:
 
     # -- process_pending_chunked_abort
 
+    def around_prefill_chunk(self, original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        """The pipeline's loop never looks for pending chunked aborts: done here, where the loop without one does it.
+
+        Every stage gets the abort in the same turn of its loop, so all of them end the request at the same chunk.
+        """
+        if self._is_pipeline(scheduler):
+            scheduler.process_pending_chunked_abort()
+        original(scheduler, *args, **kwargs)
+
+    @contained(otherwise=False)
+    def _is_pipeline(self, scheduler: Any) -> bool:
+        return _rank(scheduler) is not None and scheduler.ps.pp_size > 1
+
     def around_chunked_abort(self, original: Callable[..., None], scheduler: Any) -> None:
         req = self._chunked_to_end(scheduler)
         if req is None:
@@ -168,8 +181,8 @@ class SchedulerHooks:
     # -- the inflight queue's polls
 
     def around_inflight(self, original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        """For `process_disagg_prefill_inflight_queue` and `get_transferred_rids`: polls made inside are about the
-        inflight queue."""
+        """For `process_disagg_prefill_inflight_queue` and the pipeline's `_pp_pd_get_prefill_transferred_ids`: polls
+        made inside are about the inflight queue."""
         self._inflight_of = scheduler
         try:
             return original(scheduler, *args, **kwargs)

@@ -69,11 +69,12 @@ def _conclude_unsent(sender: Any) -> None:
     """Nothing was sent and, the status being Failed, nothing will be: decode is told now, not at the engine's next
     poll.
 
-    Not under pipeline parallelism: other stages may be ahead.
+    Every rank, and every stage of a pipeline, meets the abort in the same turn of its loop, with the same sent before.
+    A stage that is behind has sent less than this one.
     """
     life = life_of(sender)
     rank = rank_of(sender.kv_mgr)
-    if life is not None and rank is not None and sender.kv_mgr.pp_size == 1 and nothing_was_sent(sender, life):
+    if life is not None and rank is not None and nothing_was_sent(sender, life):
         rank.release(life, life.cause)
 
 

@@ -14,6 +14,7 @@ def as_json(settings: Settings, stock: Sequence[Measured], ours: Sequence[Measur
         "sglang": settings.sglang,
         "backend": settings.backend,
         "tp": settings.tp,
+        "pp": settings.pp,
         "waiting_timeout_s": settings.timeout_s,
         "scenarios": [
             {"name": a.name, "requests": a.requests, "stock": _half(a), "pd_sidecar": _half(b)}

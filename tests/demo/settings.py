@@ -46,6 +46,7 @@ class Settings:
     sglang: str
     backend: str
     tp: int
+    pp: int
     timeout_s: int
     scenarios: Sequence[Scenario]
     with_router: bool
@@ -64,7 +65,7 @@ class Settings:
             timeout_s=self.timeout_s,
             # An idle scheduler takes a whole core by default. Where there are only two, the processes that answer
             # clients would wait for one, and the figures would say nothing about who told whom when.
-            prefill={"args": ("--sleep-on-idle", "--chunked-prefill-size", "4096")},
+            prefill={"args": ("--sleep-on-idle", "--chunked-prefill-size", "4096"), "pp": self.pp},
             decode={"args": ("--sleep-on-idle",), "max_total_tokens": 800_000},  # it holds what hangs in stock
         )
 
@@ -78,13 +79,15 @@ def settings() -> Settings:
     )
     parser.add_argument("--sglang", default="0.5.18")
     parser.add_argument("--backend", default="mooncake")
-    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--tp", type=int, default=1, help="ranks of prefill and of decode")
+    parser.add_argument("--pp", type=int, default=1, help="stages of prefill")
     parser.add_argument("--stock-only", action="store_true", help="only show how stock behaves; writes no JSON")
     asked = parser.parse_args()
     return Settings(
         sglang=asked.sglang,
         backend=asked.backend,
         tp=asked.tp,
+        pp=asked.pp,
         timeout_s=12 if asked.quick else 50,
         scenarios=QUICK if asked.quick else FULL,
         with_router=not asked.quick,

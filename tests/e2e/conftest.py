@@ -3,16 +3,15 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from tests.pair.answers import Answer
+from tests.pair.rest import comes_to_rest, leftovers
 from tests.pair.running import Pair
 from tests.pair.traffic import Client, Order
 
 ANSWER_LIMIT_S = 60.0
-TABLES = ("request_status", "transfer_infos", "failure_records", "req_to_decode_prefix_len")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,32 +52,10 @@ async def ended_before_decode(client: Client) -> Order:
     return order
 
 
-def remains(tables: dict[str, Any], room: int) -> list[str]:
-    """Which of P's tables still know the room."""
-    return [name for name in TABLES if str(room) in tables[name]]
-
-
-def is_at_rest(tables: dict[str, Any]) -> bool:
-    queues = ("waiting", "bootstrap", "inflight", "pending_chunks")
-    return not any(tables[name] for name in queues) and not tables["chunked"] and tables["running"] == 0
-
-
-def free_kv(tables: dict[str, Any]) -> int:
-    return int(tables["kv_available"]) + int(tables["kv_evictable"])
-
-
-async def assert_nothing_is_left(client: Client, room: int) -> None:
-    """Queues, tables, slots and pages of P, as if the request had never been."""
-
-    async def at_rest() -> bool:
-        return is_at_rest(await client.tables("prefill"))
-
-    await until(at_rest, "prefill does not come to rest")
-    tables = await client.tables("prefill")
-    assert remains(tables, room) == []
-    assert tables["metadata_free"] == tables["metadata_total"]
-    assert free_kv(tables) == tables["kv_total"]
-    assert tables["kv_protected"] == 0
+async def assert_nothing_is_left(pair: Pair, client: Client, room: int) -> None:
+    """Queues, tables, slots and pages of every prefill rank, as if the request had never been."""
+    for tables in await comes_to_rest(pair, client, "prefill", limit_s=ANSWER_LIMIT_S):
+        assert leftovers(tables, [room]) == []
 
 
 def assert_told(prefill: Answer, decode: Answer, *, within_s: float = 1.0) -> None:

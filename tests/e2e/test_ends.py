@@ -1,20 +1,38 @@
-"""Every end of a request on prefill, on a real pair with the plugin, with overlap scheduling and without."""
+"""Every end of a request on prefill, on real pairs with the plugin: with overlap scheduling and without, with several
+ranks, with stages, and with more ranks on one side than on the other.
+"""
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import assert_nothing_is_left, assert_told, ended_before_decode, free_kv, until, until_in
+from tests.e2e.conftest import assert_nothing_is_left, assert_told, ended_before_decode, until, until_in
+from tests.pair.rest import free_kv, tables_of_ranks
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
 from tests.pair.traffic import Client, Order
+from tests.stress.plan import plan
+from tests.stress.playing import Player, expected_outputs
+
+STRESS_SEED, STRESS_ROUNDS = 7, 3
+
+TWO_AND_TWO = {"prefill": {"tp": 2}, "decode": {"tp": 2}}
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "overlap": {},
+    "no-overlap": {"overlap": False},
+    "tp2": TWO_AND_TWO,
+    "tp2-no-overlap": TWO_AND_TWO | {"overlap": False},
+    "pp2": {"prefill": {"pp": 2}},
+    "tp2-to-tp1": {"prefill": {"tp": 2}},
+    "tp1-to-tp2": {"decode": {"tp": 2}},
+}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["overlap", "no-overlap"])
+@pytest.fixture(scope="module", params=TOPOLOGIES.values(), ids=TOPOLOGIES)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    spec = PairSpec.of(plugin=True, overlap=request.param, timeout_s=120)
-    with running_pair(spec, "ends") as running:
+    with running_pair(PairSpec.of(plugin=True, timeout_s=120, **request.param), "ends") as running:
         yield running
 
 
@@ -36,18 +54,18 @@ async def test_waiting(pair: Pair, client: Client) -> None:
 
     assert_told(await waiting.prefill, await waiting.decode)
     assert (await busy.decode).is_good
-    await assert_nothing_is_left(client, waiting.order.room)
+    await assert_nothing_is_left(pair, client, waiting.order.room)
 
 
 async def test_bootstrap_queue_and_the_decode_that_comes_late(pair: Pair, client: Client) -> None:
     order = await ended_before_decode(client)
-    await assert_nothing_is_left(client, order.room)
+    await assert_nothing_is_left(pair, client, order.room)
 
     decode = await client.send_decode(order)
 
     assert not decode.is_good
     assert decode.took_s < 5.0
-    await assert_nothing_is_left(client, order.room)
+    await assert_nothing_is_left(pair, client, order.room)
 
 
 async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client) -> None:
@@ -60,7 +78,7 @@ async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client
 
     assert (await again.prefill).is_good
     assert (await again.decode).is_good
-    await assert_nothing_is_left(client, order.room)
+    await assert_nothing_is_left(pair, client, order.room)
 
 
 async def test_between_the_chunks_with_a_transfer_held_open(pair: Pair, client: Client) -> None:
@@ -84,7 +102,7 @@ async def test_between_the_chunks_with_a_transfer_held_open(pair: Pair, client: 
 
     assert_told(await sent.prefill, await sent.decode)
     assert (await sent.prefill).finish_type == "abort"
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)
 
 
 async def test_inflight_with_a_chunk_that_was_not_taken_yet(pair: Pair, client: Client) -> None:
@@ -97,7 +115,7 @@ async def test_inflight_with_a_chunk_that_was_not_taken_yet(pair: Pair, client: 
         assert not sent.decode.done()
 
     assert_told(await sent.prefill, await sent.decode)
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)
 
 
 async def test_inflight_whose_last_chunk_is_being_written_succeeds(pair: Pair, client: Client) -> None:
@@ -110,13 +128,13 @@ async def test_inflight_whose_last_chunk_is_being_written_succeeds(pair: Pair, c
 
     assert (await sent.decode).is_good
     assert (await sent.prefill).status == 200
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)
 
 
 async def test_running(pair: Pair, client: Client) -> None:
     """With overlap the abort meets a forward whose result is still out: stock ignores it and sends. Without overlap
     the result is there first, and the abort finds the request being sent or gone."""
-    if not pair.spec.prefill.overlap:
+    if not pair.spec.prefill.overlap or pair.spec.prefill.pp > 1:
         pytest.skip("only overlap scheduling has this window")
     sent = client.send(Order(text="i" * 6_000))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
@@ -126,7 +144,7 @@ async def test_running(pair: Pair, client: Client) -> None:
     prefill, decode = await sent.prefill, await sent.decode
     assert prefill.finish_type == "abort"
     assert_told(prefill, decode)
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)
 
 
 async def test_abort_all_with_requests_in_every_queue(pair: Pair, client: Client) -> None:
@@ -142,7 +160,7 @@ async def test_abort_all_with_requests_in_every_queue(pair: Pair, client: Client
     await lone
     for one in (chunked, *waiting):
         assert_told(await one.prefill, await one.decode)
-        await assert_nothing_is_left(client, one.order.room)
+        await assert_nothing_is_left(pair, client, one.order.room)
 
 
 async def test_client_goes_away(pair: Pair, client: Client) -> None:
@@ -155,7 +173,7 @@ async def test_client_goes_away(pair: Pair, client: Client) -> None:
 
     assert not decode.is_good
     assert decode.answered_at - aborted["t"] < 10.0  # the running chunk comes first
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)
 
 
 async def test_decodes_own_client_goes_away(pair: Pair, client: Client) -> None:
@@ -167,14 +185,23 @@ async def test_decodes_own_client_goes_away(pair: Pair, client: Client) -> None:
 
     await sent.decode
     await sent.prefill
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)
+
+
+async def test_rounds_of_mixed_traffic(pair: Pair, client: Client) -> None:
+    """`make stress` in short: nothing hangs, is left behind or wrong."""
+    player = Player(pair, client, await expected_outputs(client))
+    for number in range(STRESS_ROUNDS):
+        await player.play(plan(STRESS_SEED, number))
+
+    assert player.tally.wrongs == []
 
 
 async def test_no_fault_was_contained_on_the_way(pair: Pair, client: Client) -> None:
     """Comes last in this module: a contained fault would hide behind stock behaviour."""
-    report = (await client.server_info("prefill"))["internal_states"][0]["pd_sidecar"]
-
-    assert report["faults"] == {}
-    assert report["stream"]["connected"]
-    assert report["counts"]["undrained_lives"] == 0
-    assert report["lives"]["open"] == 0
+    for tables in await tables_of_ranks(pair, client):
+        report = tables["plugin"]
+        assert report["faults"] == {}
+        assert report["stream"]["connected"]
+        assert report["counts"]["undrained_lives"] == 0
+        assert report["lives"]["open"] == 0

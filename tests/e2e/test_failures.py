@@ -21,13 +21,13 @@ async def test_bootstrap_timeout_then_late_decode(pair: Pair, client: Client) ->
     order = Order(text="a" * 500)
     prefill = await client.send_prefill(order)
     assert prefill.status == 500
-    await assert_nothing_is_left(client, order.room)
+    await assert_nothing_is_left(pair, client, order.room)
 
     decode = await client.send_decode(order)
 
     assert not decode.is_good
     assert decode.took_s < 5.0
-    await assert_nothing_is_left(client, order.room)
+    await assert_nothing_is_left(pair, client, order.room)
 
 
 async def test_input_that_prefill_cannot_hold(pair: Pair, client: Client) -> None:
@@ -40,7 +40,7 @@ async def test_input_that_prefill_cannot_hold(pair: Pair, client: Client) -> Non
     assert "12000" in prefill.error
     assert_told(prefill, decode)
     assert decode.text == ""
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)
 
 
 async def test_transfer_failure(pair: Pair, client: Client) -> None:
@@ -52,4 +52,4 @@ async def test_transfer_failure(pair: Pair, client: Client) -> None:
     assert prefill.status == 500
     assert "Failed to send kv chunk" in prefill.error
     assert_told(prefill, decode)
-    await assert_nothing_is_left(client, sent.order.room)
+    await assert_nothing_is_left(pair, client, sent.order.room)

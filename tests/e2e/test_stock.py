@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ended_before_decode, remains
+from tests.e2e.conftest import ended_before_decode
+from tests.pair.rest import remains
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
 from tests.pair.traffic import Client, Order

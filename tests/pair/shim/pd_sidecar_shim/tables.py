@@ -50,7 +50,9 @@ def _pools(scheduler: Any) -> dict[str, Any]:
 
 def _prefill(scheduler: Any) -> dict[str, Any]:
     manager = scheduler.disagg_prefill_bootstrap_queue.kv_manager
+    plugin = manager.__dict__.get("_pd_sidecar_rank")
     return _rooms(manager, PREFILL_TABLES) | {
+        "plugin": None if plugin is None else plugin.report(),
         "bootstrap": len(scheduler.disagg_prefill_bootstrap_queue.queue),
         "inflight": len(scheduler.disagg_prefill_inflight_queue),
         "chunked": scheduler.chunked_req is not None,
