@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import random
-import resource
 import secrets
 import signal
 import sys
@@ -12,39 +11,51 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
 import zmq
+from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from sidecar.config import Config, Supervision
-from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import RoomLimits
 from sidecar.errors import ConfigError
-from sidecar.shell import log
+from sidecar.reload import Settings, limits_of
+from sidecar.shell import descriptors, log
+from sidecar.shell.descriptors import DescriptorBudget
 from sidecar.shell.driver import Driver
 from sidecar.shell.ingress import IngressServer
-from sidecar.shell.metrics import SidecarCollector
+from sidecar.shell.life_log import LifeLog
+from sidecar.shell.metrics import Counted, SidecarCollector
 from sidecar.shell.notify import Supervised, SystemdSocket
 from sidecar.shell.pulse import Pulse
 from sidecar.shell.push import FROZEN_PEER_LIMIT_S, PushPool
 from sidecar.shell.rendezvous import Rendezvous
-from sidecar.shell.status import room_document, status_document
-from sidecar.wire.kv_status import FORMS
+from sidecar.shell.status import Bounds, status_document
+from sidecar.shell.story import room_document
+
+if TYPE_CHECKING:
+    from sidecar.shell.admin import AdminServer
 
 EXIT_NOTHING_OWED = 0
 EXIT_OWED = 3
 
-DESCRIPTORS_PER_ENDPOINT = 4
-"""A PUSH socket, its connection, and two for the monitor."""
-
-DESCRIPTORS_RESERVED = 256
 LINGER_MS = 1000
-ACK_DELAY_S = 0.2
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """What serves, once it is put together."""
+
+    settings: Settings
+    budget: DescriptorBudget
+    notifier: Notifier
+    driver: Driver
+    push: PushPool
+    ingress: IngressServer
+    pulse: Pulse
+    repeats: log.Repeats
 
 
 def serve(
@@ -56,24 +67,19 @@ def serve(
 ) -> int:
     """Runs until told to end or out of work. Raises ConfigError and SocketTakenError before serving.
 
-    `reread` gives the settings as they are now, or raises ConfigError: SIGHUP puts the log level among them to use.
+    `reread` gives the settings as they are now, or raises ConfigError: SIGHUP puts those to use that can change.
     """
     file = _log_file(config.log_file)
-    log.configure(level=config.log_level, file=file)
+    repeats = log.Repeats()
+    set_level = functools.partial(_set_level, file=file, repeats=repeats)
+    set_level(config.log_level)
+    settings = Settings(config, reread=reread, set_level=set_level)
     with Rendezvous(config.socket, group=config.socket_group) as rendezvous:
-        reload = functools.partial(_reload, reread, file)
-        return uvloop.run(_serve(config, rendezvous, supervision=supervision, on_ready=on_ready, reload=reload))
+        return uvloop.run(_serve(settings, rendezvous, repeats, supervision=supervision, on_ready=on_ready))
 
 
-def _reload(reread: Callable[[], Config], file: log.BoundedFile | None) -> None:
-    logger = structlog.get_logger("sidecar")
-    try:
-        level = reread().log_level
-    except ConfigError as error:
-        logger.warning("settings not reread", reason=str(error))
-        return
-    log.configure(level=level, file=file)
-    logger.info("settings reread", log_level=level)
+def _set_level(level: str, *, file: log.BoundedFile | None, repeats: log.Repeats) -> None:
+    log.configure(level=level, file=file, repeats=repeats)
 
 
 def _log_file(path: Path | None) -> log.BoundedFile | None:
@@ -83,54 +89,79 @@ def _log_file(path: Path | None) -> log.BoundedFile | None:
         raise ConfigError(f"--log-file {path} cannot be written: {error.strerror or error}") from error
 
 
-def connection_budget() -> int:
-    """Raises the soft limit of descriptors to the hard one and answers how many endpoints fit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    usable = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (usable, hard))
-    return max(16, (usable * 9 // 10 - DESCRIPTORS_RESERVED) // DESCRIPTORS_PER_ENDPOINT)
-
-
 async def _serve(
-    config: Config,
+    settings: Settings,
     rendezvous: Rendezvous,
+    repeats: log.Repeats,
     *,
     supervision: Supervision,
     on_ready: Callable[[], None],
-    reload: Callable[[], None],
 ) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_report_fault)
     ending = asyncio.Event()
-    budget = connection_budget()
-    notifier = Notifier(
-        epoch=secrets.token_hex(8), limits=_limits(config, budget), jitter=random.random, now=time.monotonic()
-    )
-    driver = Driver(notifier, loop=loop, clock=time.monotonic, on_retire=ending.set)
     async with contextlib.AsyncExitStack() as stack:
-        push = PushPool(driver, context=_zmq_context(stack, budget))
-        stack.callback(push.close_all, linger_ms=LINGER_MS)
-        ingress = IngressServer(driver, uid=rendezvous.uid, group=config.socket_group)
-        driver.attach(push=push, streams=ingress)
-        stack.callback(driver.stop)
-        pulse = Pulse(loop=loop, clock=time.monotonic)
-        pulse.start()
-        stack.callback(pulse.stop)
-        collector = SidecarCollector(
-            notifier=notifier, push=push, ingress=ingress, pulse=pulse, version=version("pd-sidecar")
-        )
-        await _start_admin(stack, config, notifier=notifier, ingress=ingress, collector=collector)
-        _handle_signals(loop, on_end=ending.set, on_reload=reload)
-        await ingress.start(rendezvous)
-        driver.pump()
-        _report_ready(config, epoch=notifier.epoch, budget=budget)
+        service = _put_together(stack, settings, rendezvous, repeats, on_end=ending.set)
+        supervised: Supervised | None = None
+        _handle_signals(loop, on_end=ending.set, on_reload=lambda: _reload(service, supervised))
+        await _start_admin(stack, service)
+        await service.ingress.start(rendezvous)
+        service.driver.pump()
+        _report_ready(service)
         on_ready()
-        supervised = _tell_systemd(stack, supervision, notifier)
+        supervised = _tell_systemd(stack, supervision, service)
         await ending.wait()
         if supervised is not None:
             supervised.begin_shutdown()
-        return await _finish(driver, ingress, grace_s=config.grace_s)
+        return await _finish(service)
+
+
+def _put_together(
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    rendezvous: Rendezvous,
+    repeats: log.Repeats,
+    *,
+    on_end: Callable[[], None],
+) -> Service:
+    loop = asyncio.get_running_loop()
+    budget = descriptors.claim()
+    limits = limits_of(settings.now, connections=budget.connections)
+    notifier = Notifier(epoch=secrets.token_hex(8), limits=limits, jitter=random.random, now=time.monotonic())
+    life_log = LifeLog(notifier, repeats)
+    driver = Driver(notifier, loop=loop, clock=time.monotonic, on_retire=on_end, on_finished=life_log.report)
+    push = PushPool(driver, context=_zmq_context(stack, budget.connections))
+    stack.callback(push.close_all, linger_ms=LINGER_MS)
+    ingress = IngressServer(driver, uid=rendezvous.uid, group=settings.now.socket_group, stream_limit=budget.streams)
+    driver.attach(push=push, streams=ingress)
+    stack.callback(driver.stop)
+    pulse = Pulse(loop=loop, clock=time.monotonic, every={log.WINDOW_S: repeats.roll_over})
+    pulse.start()
+    stack.callback(repeats.roll_over)
+    stack.callback(pulse.stop)
+    return Service(
+        settings=settings,
+        budget=budget,
+        notifier=notifier,
+        driver=driver,
+        push=push,
+        ingress=ingress,
+        pulse=pulse,
+        repeats=repeats,
+    )
+
+
+def _reload(service: Service, supervised: Supervised | None) -> None:
+    if supervised is not None:
+        supervised.begin_reload(monotonic_us=time.monotonic_ns() // 1000)
+    service.settings.reload(functools.partial(_apply, service))
+    if supervised is not None:
+        supervised.end_reload()
+
+
+def _apply(service: Service, config: Config) -> None:
+    service.notifier.change_limits(limits_of(config, connections=service.budget.connections))
+    service.driver.pump()
 
 
 def _handle_signals(
@@ -142,9 +173,10 @@ def _handle_signals(
         loop.add_signal_handler(signal.SIGHUP, on_reload)
 
 
-def _tell_systemd(stack: contextlib.AsyncExitStack, supervision: Supervision, notifier: Notifier) -> Supervised | None:
+def _tell_systemd(stack: contextlib.AsyncExitStack, supervision: Supervision, service: Service) -> Supervised | None:
     if supervision.notify_socket is None:
         return None
+    notifier = service.notifier
     supervised = Supervised(
         SystemdSocket(supervision.notify_socket),
         loop=asyncio.get_running_loop(),
@@ -157,15 +189,22 @@ def _tell_systemd(stack: contextlib.AsyncExitStack, supervision: Supervision, no
     return supervised
 
 
-def _report_ready(config: Config, *, epoch: str, budget: int) -> None:
-    logger = structlog.get_logger("sidecar")
+def _report_ready(service: Service) -> None:
+    logger, config, budget = structlog.get_logger("sidecar"), service.settings.now, service.budget
     if config.settle_after_s < FROZEN_PEER_LIMIT_S:
         logger.warning(
             "settles before a frozen peer is found out",
             settle_after_s=config.settle_after_s,
             frozen_peer_limit_s=FROZEN_PEER_LIMIT_S,
         )
-    logger.info("ready", socket=str(config.socket), epoch=epoch, connection_budget=budget)
+    logger.info(
+        "ready",
+        socket=str(config.socket),
+        epoch=service.notifier.epoch,
+        descriptors=budget.limit,
+        connection_budget=budget.connections,
+        stream_budget=budget.streams,
+    )
 
 
 def _report_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -173,27 +212,17 @@ def _report_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     structlog.get_logger("sidecar").error("fault", text=context["message"], exc_info=context.get("exception"))
 
 
-async def _finish(driver: Driver, ingress: IngressServer, *, grace_s: float) -> int:
-    notifier = driver.notifier
-    driver.begin_shutdown()
-    ingress.stop()
+async def _finish(service: Service) -> int:
+    notifier = service.notifier
+    service.driver.begin_shutdown()
+    service.ingress.stop()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(grace_s):
-            await driver.idle()
+        async with asyncio.timeout(service.settings.now.grace_s):
+            await service.driver.idle()
     pending = notifier.outbox.pending
     report = structlog.get_logger("sidecar").warning if pending else structlog.get_logger("sidecar").info
     report("ending", still_owed=pending, handed_off_unsettled=len(notifier.outbox) - pending)
     return EXIT_OWED if pending else EXIT_NOTHING_OWED
-
-
-def _limits(config: Config, budget: int) -> Limits:
-    return Limits(
-        rooms=RoomLimits(records=config.record_limit),
-        outbox=OutboxLimits(settle_after_s=config.settle_after_s, idle_close_s=config.idle_close_s, connections=budget),
-        idle_exit_s=config.idle_exit_s,
-        ack_delay_s=ACK_DELAY_S,
-        backends=frozenset(FORMS),
-    )
 
 
 def _zmq_context(stack: contextlib.AsyncExitStack, budget: int) -> "zmq.Context[zmq.Socket[bytes]]":
@@ -203,26 +232,11 @@ def _zmq_context(stack: contextlib.AsyncExitStack, budget: int) -> "zmq.Context[
     return context
 
 
-async def _start_admin(
-    stack: contextlib.AsyncExitStack,
-    config: Config,
-    *,
-    notifier: Notifier,
-    ingress: IngressServer,
-    collector: SidecarCollector,
-) -> None:
+async def _start_admin(stack: contextlib.AsyncExitStack, service: Service) -> None:
+    config = service.settings.now
     if config.admin is None:
         return
-    from sidecar.shell.admin import AdminServer  # noqa: PLC0415 - aiohttp is two thirds of the start-up time
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    admin = AdminServer(
-        registry=registry,
-        is_ready=lambda: ingress.is_serving,
-        status=lambda: status_document(notifier, now=time.monotonic()),
-        trace=lambda room: room_document(notifier, room, now=time.monotonic()),
-    )
+    admin = _make_admin(service)
     host, port = config.admin
     try:
         served = await admin.start(host, port)
@@ -234,3 +248,46 @@ async def _start_admin(
         return
     stack.push_async_callback(admin.stop)
     structlog.get_logger("sidecar").info("admin server", host=host, port=served)
+
+
+def _make_admin(service: Service) -> "AdminServer":
+    from sidecar.shell.admin import AdminServer  # noqa: PLC0415 - aiohttp is two thirds of the start-up time
+
+    counted = Counted(
+        push=service.push,
+        ingress=service.ingress,
+        pulse=service.pulse,
+        repeats=service.repeats,
+        budget=service.budget,
+        visitors=lambda: admin.visitors,
+    )
+    own = version("pd-sidecar")
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SidecarCollector(notifier=service.notifier, counted=counted, version=own))
+    admin = AdminServer(
+        registry=registry,
+        readiness=lambda: readiness(service),
+        status=lambda: status_document(service.notifier, now=time.monotonic(), bounds=_bounds(service), version=own),
+        trace=lambda room: room_document(service.notifier, room, now=time.monotonic(), wall_s=time.time()),
+        visitor_limit=service.budget.visitors,
+    )
+    return admin
+
+
+def readiness(service: Service) -> dict[str, Any] | None:
+    """The sockets are bound. Which ranks have said hello is told, and is no condition: they come when they come."""
+    if not service.ingress.is_serving:
+        return None
+    return {"ranks": [hello.prefill_rank for hello in service.notifier.ranks.hellos]}
+
+
+def _bounds(service: Service) -> Bounds:
+    config, budget = service.settings.now, service.budget
+    return Bounds(
+        descriptors=budget.limit,
+        connections=budget.connections,
+        streams=budget.streams,
+        records=config.record_limit,
+        settle_after_s=config.settle_after_s,
+        idle_close_s=config.idle_close_s,
+    )

@@ -54,8 +54,19 @@ class EndpointView(Struct, frozen=True):
     retry_in_s: float | None
 
 
+class BoundsView(Struct, frozen=True):
+    descriptors: int
+    connections: int
+    streams: int
+    records: int
+    settle_after_s: float
+    idle_close_s: float
+
+
 class StatusView(Struct, frozen=True):
+    version: str
     epoch: str
+    bounds: BoundsView
     ranks: list[RankView]
     rooms: RoomsView
     owed: OwedView
@@ -67,22 +78,43 @@ class LifeEndpointView(Struct, frozen=True):
     host: str
     port: int
     notice: str
-    hand_offs: int | None
-    refusals: int | None
+    connection: str
+    hand_offs: int
+    refusals: int
+    shook_hands_ago_s: float | None
+    gave_up_ago_s: float | None
+    first_hand_off_ago_s: float | None
+    last_hand_off_ago_s: float | None
+    last_refusal_ago_s: float | None
     expires_in_s: float | None
+    in_words: str
+
+
+class EventView(Struct, frozen=True):
+    at: str
+    ago_s: float
+    endpoint: str | None
+    event: str
 
 
 class LifeView(Struct, frozen=True):
     process: str
     life: int
+    engine: str | None
+    prefill_rank: int | None
     state: str
+    is_early: bool
     cause: str
     ended_ago_s: float | None
+    forgotten_in_s: float | None
+    owed: int
     endpoints: list[LifeEndpointView]
+    events: list[EventView]
 
 
 class TraceView(Struct, frozen=True):
     room: int
+    at: str
     lives: list[LifeView]
 
 

@@ -11,6 +11,7 @@ import msgspec
 from sidecar.cli.client import (
     Admin,
     EndpointView,
+    EventView,
     LifeEndpointView,
     LifeView,
     NoAnswerError,
@@ -85,7 +86,9 @@ def _one_line(body: bytes) -> str:
 def status_lines(view: StatusView) -> Iterator[str]:
     rooms, owed = view.rooms, view.owed
     oldest = "" if owed.oldest_age_s is None else f", the oldest for {owed.oldest_age_s:.1f} s"
-    yield f"epoch  {view.epoch}"
+    bounds = view.bounds
+    yield f"epoch  {view.epoch}, version {view.version}"
+    yield f"bounds {bounds.records} records, {bounds.connections} connections ({bounds.descriptors} descriptors)"
     yield f"rooms  {rooms.open} open, {rooms.records} records, {rooms.tombstones} tombstones"
     yield f"owed   {owed.total}, of these {owed.pending} pending{oldest}"
     yield ""
@@ -140,24 +143,43 @@ def trace_lines(view: TraceView) -> Iterator[str]:
     if not view.lives:
         yield f"room {view.room}: nothing is known; it was never heard of, or ended so long ago that it is forgotten"
         return
-    yield f"room {view.room}"
+    yield f"room {view.room}, at {view.at}"
     for life in view.lives:
-        yield f"  life {life.life} at process {life.process}: {_end_of(life)}"
+        yield ""
+        yield click.style(f"  life {life.life} at {_rank_of(life)}: {_end_of(life)}", bold=True)
         if not life.endpoints:
             yield "    no decode endpoint shook hands"
         for endpoint in life.endpoints:
-            yield f"    {_address(endpoint)}  {endpoint.notice}{_attempts(endpoint)}"
+            yield f"    {click.style(_address(endpoint), fg=_COLOURS.get(endpoint.notice))}  {endpoint.in_words}"
+        yield from _table(("    AT (UTC)", "AGO", "ENDPOINT", "EVENT"), map(_event_row, life.events))
+
+
+_COLOURS = {
+    "pending": "yellow",
+    "handed_off": "yellow",
+    "expired": "red",
+    "dropped": "red",
+    "held_up": "green",
+    "decode_aborted": "green",
+    "acknowledged": "green",
+}
+
+
+def _rank_of(life: LifeView) -> str:
+    if life.prefill_rank is None:
+        return f"process {life.process}"
+    return f"prefill rank {life.prefill_rank} of {life.engine} (process {life.process})"
 
 
 def _end_of(life: LifeView) -> str:
+    state = "early, decode came first" if life.is_early else life.state
     ago = "" if life.ended_ago_s is None else f" {life.ended_ago_s:.1f} s ago"
-    return f"{life.state}{ago}" + (f": {life.cause}" if life.cause else "")
+    return f"{state}{ago}" + (f": {life.cause}" if life.cause else "")
 
 
-def _attempts(endpoint: LifeEndpointView) -> str:
-    if endpoint.expires_in_s is None:
-        return ""
-    return f" ({endpoint.hand_offs} hand-offs, {endpoint.refusals} refusals, expires in {endpoint.expires_in_s:.0f} s)"
+def _event_row(event: EventView) -> tuple[str, ...]:
+    time_of_day = event.at.partition("T")[2].partition("+")[0]
+    return f"    {time_of_day}", f"{event.ago_s:.3f} s", event.endpoint or "-", event.event
 
 
 def _address(endpoint: EndpointView | LifeEndpointView) -> str:

@@ -65,6 +65,7 @@ class EndpointQueue:
     def __init__(self, endpoint: DecodeEndpoint, now: float) -> None:
         self.endpoint = endpoint
         self.connection = Connection.ABSENT
+        self.has_been_up = False
         self.pending: OrderedDict[NoticeKey, OwedNotice] = OrderedDict()
         self.handed_off: OrderedDict[NoticeKey, OwedNotice] = OrderedDict()
         self.refusals = 0

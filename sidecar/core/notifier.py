@@ -76,6 +76,12 @@ class Notifier:
         """Nothing waits to be handed off. Something handed off may still be unsettled."""
         return self.outbox.pending == 0
 
+    def change_limits(self, limits: Limits) -> None:
+        """Of a running sidecar. Retry curve, graces and backends stay as they are."""
+        self._limits = limits
+        self.rooms.change_limits(limits.rooms)
+        self.outbox.change_limits(limits.outbox)
+
     def lives_of(self, room: int) -> list[Room]:
         """At every rank known here."""
         return [life for rank in self.ranks.known for life in self.rooms.lives_of(rank.hello.process, room)]
@@ -173,6 +179,10 @@ class Notifier:
         actions: list[Action] = [*self.outbox.take_actions(), *self._actions]
         self._actions = []
         return actions + self._acks.take_actions(self.ranks.connected)
+
+    def take_finished(self) -> list[Room]:
+        """Lives to be reported: they ended without success, and nothing is owed for them any more."""
+        return self.rooms.take_finished()
 
     # -- inside
 

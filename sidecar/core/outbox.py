@@ -62,6 +62,15 @@ class Outbox:
         """Of the endpoints known."""
         return self._connections.queues()
 
+    def change_limits(self, limits: OutboxLimits) -> None:
+        """The number of connections stays. What is over another bound stays too, and ends as it would have; what was
+        handed off settles by the new time when it is looked at next.
+        """
+        self._limits = limits
+
+    def queue_of(self, endpoint: DecodeEndpoint) -> EndpointQueue | None:
+        return self._connections.known(endpoint)
+
     def find(self, key: NoticeKey) -> OwedNotice | None:
         return self._owed.get(key)
 
@@ -159,8 +168,11 @@ class Outbox:
         queue = self._connections.known(endpoint)
         if queue is None or queue.connection is Connection.ABSENT:
             return
-        self._stats.endpoint_ups += queue.connection is not Connection.UP
+        if queue.connection is not Connection.UP:
+            self._stats.endpoint_ups += 1
+            self._stats.reconnects += queue.has_been_up
         queue.connection = Connection.UP
+        queue.has_been_up = True
         queue.refusals = 0
         queue.retry_at = None
         if queue.pending:

@@ -64,6 +64,12 @@ class RoomTable:
     def tombstones(self) -> int:
         return len(self._tombstones)
 
+    def change_limits(self, limits: RoomLimits) -> None:
+        """What is over the new bound is evicted at once."""
+        self._limits = limits
+        while len(self._records) > limits.records:
+            self._evict(next(iter(self._records.values())))
+
     def find(self, key: LifeKey) -> Room | None:
         lives = self._lives.get((key.process, key.room))
         return lives.get(key.life) if lives else None

@@ -52,6 +52,7 @@ class Stats:
     connections_closed: Counter[str] = dataclasses.field(default_factory=Counter)
     connections_over_limit: int = 0
     endpoint_ups: int = 0
+    reconnects: int = 0
     endpoint_downs: int = 0
     owed_to_hand_off: Histogram = dataclasses.field(default_factory=Histogram)
     owed_to_settled: Histogram = dataclasses.field(default_factory=Histogram)

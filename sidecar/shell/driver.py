@@ -19,6 +19,7 @@ from sidecar.core.actions import (
     SendReply,
 )
 from sidecar.core.notifier import Notifier
+from sidecar.core.room import Room
 from sidecar.model import DecodeEndpoint, Notice, Reply, Upward
 
 MIN_SLEEP_S = 0.001
@@ -50,11 +51,13 @@ class Driver:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
         on_retire: Callable[[], None],
+        on_finished: Callable[[list[Room]], None] = lambda _: None,
     ) -> None:
         self.notifier = notifier
         self._loop = loop
         self._clock = clock
         self._on_retire = on_retire
+        self._on_finished = on_finished
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: float | None = None
         self._waiting: asyncio.Future[None] | None = None
@@ -99,6 +102,8 @@ class Driver:
         while actions := self.notifier.take_actions():
             for action in actions:
                 self._perform(action)
+        if finished := self.notifier.take_finished():
+            self._on_finished(finished)
         self._arm()
         if self._waiting is not None and self.notifier.is_idle and not self._waiting.done():
             self._waiting.set_result(None)

@@ -36,12 +36,13 @@ class Receiver(Protocol):
 class IngressServer:
     """`junk` counts by kind what was turned away; nothing else of a bad client is kept."""
 
-    def __init__(self, receiver: Receiver, *, uid: int, group: int | None) -> None:
+    def __init__(self, receiver: Receiver, *, uid: int, group: int | None, stream_limit: int = STREAM_LIMIT) -> None:
         self.junk: Counter[str] = Counter()
         self.accepted = 0
         self._receiver = receiver
         self._uid = uid
         self._group = group
+        self._stream_limit = stream_limit
         self._streams: dict[int, _Stream] = {}
         self._server: asyncio.AbstractServer | None = None
         self._deaths = DeathWatch(receiver.process_died)
@@ -85,7 +86,7 @@ class IngressServer:
             self.junk["foreign_user"] += 1
             structlog.get_logger("sidecar").warning("stream of another user refused", pid=pid, uid=uid, gid=gid)
             return None
-        if len(self._streams) >= STREAM_LIMIT:
+        if len(self._streams) >= self._stream_limit:
             self.junk["too_many_streams"] += 1
             return None
         self.accepted += 1

@@ -1,19 +1,64 @@
-"""Log lines: JSON for machines, readable on a terminal; to stderr or to a file of bounded size."""
+"""Log lines: JSON for machines, readable on a terminal; to stderr or to a file of bounded size; few of each kind."""
 
 import contextlib
 import logging
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 FILE_LIMIT_BYTES = 8 * 1024 * 1024
+
+WINDOW_S = 10.0
+LINES_IN_WINDOW = 20
+"""Lines of one event within WINDOW_S; of what is above it only the number is told. Not at level debug."""
+
+
+class Repeats:
+    """Which lines may be written. Whoever has a clock calls `roll_over` every WINDOW_S.
+
+    Events are literals of this program, so there are few: data that comes in goes into the other fields of a line.
+    """
+
+    def __init__(self) -> None:
+        self.suppressed = 0
+        self._written: Counter[str] = Counter()
+        self._surplus: Counter[str] = Counter()
+
+    def __call__(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        if method != "debug" and not event.pop(ADMITTED, False) and not self.admits(str(event["event"])):
+            raise structlog.DropEvent
+        return event
+
+    def admits(self, event: str) -> bool:
+        """Whether one more may be written. Else it counts as suppressed."""
+        if self._written[event] < LINES_IN_WINDOW:
+            self._written[event] += 1
+            return True
+        self.suppress(event, 1)
+        return False
+
+    def suppress(self, event: str, count: int) -> None:
+        self._surplus[event] += count
+        self.suppressed += count
+
+    def roll_over(self) -> None:
+        surplus, self._surplus = self._surplus, Counter()
+        self._written.clear()
+        for event, count in surplus.items():
+            line = {ADMITTED: True, "of": event, "count": count, "within_s": WINDOW_S}
+            structlog.get_logger("sidecar").warning("lines suppressed", **line)
+
+
+ADMITTED = "_is_admitted"
+"""Key of a line for which `Repeats` was asked before it was put together."""
 
 
 class BoundedFile:
@@ -50,7 +95,7 @@ class BoundedFile:
         return opened
 
 
-def configure(*, level: str, file: BoundedFile | None) -> None:
+def configure(*, level: str, file: BoundedFile | None, repeats: Repeats | None = None) -> None:
     """Process-wide. `level` is one of LEVELS."""
     output = sys.stderr if file is None else file
     renderer: Processor = structlog.processors.JSONRenderer()
@@ -58,6 +103,7 @@ def configure(*, level: str, file: BoundedFile | None) -> None:
         renderer = structlog.dev.ConsoleRenderer()
     structlog.configure(
         processors=[
+            repeats or Repeats(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,

@@ -1,12 +1,13 @@
 """What Prometheus reads: a collector that looks at the core's counters and tables when it is asked.
 
-Labels come from closed sets and rank numbers only: never a room, a request or an endpoint.
+Labels come from closed sets and rank numbers only, by sglang's names: never a room, a request or an endpoint.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from msgspec import Struct
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -21,22 +22,44 @@ from sidecar.core.endpoint_queue import Connection
 from sidecar.core.notifier import Notifier
 from sidecar.core.stats import BUCKETS_S, Histogram
 from sidecar.model import PROTOCOL, Fact, Hello
+from sidecar.shell.descriptors import DescriptorBudget
 from sidecar.shell.ingress import IngressServer
+from sidecar.shell.log import Repeats
 from sidecar.shell.pulse import Pulse
 from sidecar.shell.push import PushPool
+from sidecar.shell.visitors import Visitors
 
 PREFIX = "pd_sidecar"
-RANK_LABELS = ("role", "backend", "tp_rank", "pp_rank", "dp_rank", "prefill_rank")
+RANK_LABELS = ("engine_type", "tp_rank", "pp_rank", "dp_rank")
+ENGINE_TYPES = ("prefill", "decode", "unified")
+"""sglang `DisaggregationMode.to_engine_type`."""
+
+BACKENDS = ("mooncake", "mori", "nixl", "ascend", "fake")
+"""sglang `TransferBackend`."""
+
+OTHER = "other"
+RANK_NUMBERS = 4096
+"""Rank numbers from here on are no rank's."""
+
+FOUND = "found"
+MISSING = "missing"
+
+
+class Counted(Struct, frozen=True, kw_only=True):
+    """Counters and gauges that are not the core's."""
+
+    push: PushPool
+    ingress: IngressServer
+    pulse: Pulse
+    repeats: Repeats
+    budget: DescriptorBudget
+    visitors: Callable[[], Visitors | None] = lambda: None
 
 
 class SidecarCollector(Collector):
-    def __init__(
-        self, *, notifier: Notifier, push: PushPool, ingress: IngressServer, pulse: Pulse, version: str
-    ) -> None:
+    def __init__(self, *, notifier: Notifier, counted: Counted, version: str) -> None:
         self._notifier = notifier
-        self._push = push
-        self._ingress = ingress
-        self._pulse = pulse
+        self._counted = counted
         self._version = version
 
     def collect(self) -> Iterator[Metric]:
@@ -46,8 +69,7 @@ class SidecarCollector(Collector):
         yield from self._notices()
         yield from self._connections()
         yield from self._ranks()
-        yield _gauge("event_loop_lag_seconds", "Latest delay of a wake-up of the event loop.", self._pulse.lag_s)
-        yield _gauge("event_loop_lag_max_seconds", "Longest such delay within a minute.", self._pulse.max_lag_s)
+        yield from self._process()
 
     def _build_info(self) -> Metric:
         value = {"version": self._version, "protocol": str(PROTOCOL)}
@@ -59,9 +81,15 @@ class SidecarCollector(Collector):
         yield _by_label("facts", "Facts received from ranks.", "kind", {**kinds, **stats.facts})
         yield _counter("facts_replayed", "Facts that an earlier stream had brought already.", stats.facts_replayed)
         yield _counter("facts_implausible", "Facts dropped because no engine can mean them.", stats.facts_implausible)
-        refused: Counter[str] = stats.refused_streams + self._ingress.junk
+        refused: Counter[str] = stats.refused_streams + self._counted.ingress.junk
         yield _by_label("streams_refused", "Streams refused or closed for what they sent.", "reason", refused)
-        yield _counter("streams", "Streams accepted.", self._ingress.accepted)
+        yield _counter("streams", "Streams accepted.", self._counted.ingress.accepted)
+        malformed = {
+            "stream": self._counted.ingress.junk["malformed"],
+            "hello": stats.refused_streams["implausible_hello"] + stats.refused_streams["protocol"],
+            "fact": stats.facts_implausible,
+        }
+        yield _by_label("malformed_input", "What could not be meant, by where it came from.", "source", malformed)
 
     def _rooms(self) -> Iterator[Metric]:
         rooms, stats = self._notifier.rooms, self._notifier.stats
@@ -86,6 +114,8 @@ class SidecarCollector(Collector):
         yield _counter("notices_owed", "Notices that became owed.", stats.notices_owed)
         yield _by_label("notices_ended", "Notices by how they ended.", "outcome", {**outcomes, **stats.notices_ended})
         yield _by_label("notices_suppressed", "Notices not owed after all.", "reason", stats.notices_suppressed)
+        attempts = stats.hand_offs + stats.refusals
+        yield _counter("attempts", "Attempts: hand-offs and refusals.", attempts)
         yield _counter("hand_offs", "Attempts that a connected socket took.", stats.hand_offs)
         yield _counter("hand_offs_again", "Hand-offs after the first of a notice.", stats.hand_offs_again)
         yield _counter("refusals", "Attempts that found no peer or no room.", stats.refusals)
@@ -102,13 +132,14 @@ class SidecarCollector(Collector):
         states = dict.fromkeys((state.value for state in Connection), 0)
         states.update(Counter(queue.connection.value for queue in self._notifier.outbox.queues()))
         yield _gauges("endpoints", "Decode endpoints known, by connection.", "connection", states)
-        yield _gauge("sockets", "PUSH sockets open.", len(self._push))
+        yield _gauge("sockets", "PUSH sockets open.", len(self._counted.push))
         yield _counter("connections_opened", "Sockets opened.", stats.connections_opened)
         yield _by_label("connections_closed", "Sockets closed.", "reason", stats.connections_closed)
         yield _counter("connections_over_limit", "Openings put off by the budget.", stats.connections_over_limit)
         yield _counter("endpoint_ups", "Connections that came up.", stats.endpoint_ups)
+        yield _counter("reconnects", "Connections that came up again.", stats.reconnects)
         yield _counter("endpoint_downs", "Connections that were up and went down.", stats.endpoint_downs)
-        yield _by_label("push_failures", "What libzmq reported.", "kind", self._push.failures)
+        yield _by_label("push_failures", "What libzmq reported.", "kind", self._counted.push.failures)
 
     def _ranks(self) -> Iterator[Metric]:
         stats = self._notifier.stats
@@ -118,29 +149,49 @@ class SidecarCollector(Collector):
         yield _counter("ranks_lost", "Streams that ended without a goodbye while rooms were open.", stats.ranks_lost)
         yield _counter("ranks_died", "Rank processes whose death was told to decode.", stats.ranks_died)
         yield _counter("rooms_orphaned", "Rooms open at a rank when it died.", stats.rooms_orphaned)
-        ranks = GaugeMetricFamily(f"{PREFIX}_ranks", "Ranks connected.", labels=RANK_LABELS)
-        hooks = GaugeMetricFamily(
-            f"{PREFIX}_hooks", "Hook points of the connected ranks by verdict.", labels=("verdict",)
-        )
-        verdicts: Counter[str] = Counter()
-        for labels, number in Counter(_rank_labels(hello) for hello in self._notifier.ranks.hellos).items():
-            ranks.add_metric(labels, number)
+        ranks = GaugeMetricFamily(f"{PREFIX}_ranks", "Ranks connected.", labels=(*RANK_LABELS, "backend"))
+        text = "Hook points of connected ranks by verdict."
+        hooks = GaugeMetricFamily(f"{PREFIX}_hooks", text, labels=(*RANK_LABELS, "verdict"))
+        verdicts: Counter[tuple[str, ...]] = Counter()
+        connected: Counter[tuple[str, ...]] = Counter()
         for hello in self._notifier.ranks.hellos:
-            verdicts.update(_verdict(text) for text in hello.hooks.values())
-        for verdict, number in verdicts.items():
-            hooks.add_metric((verdict,), number)
-        yield ranks
-        yield hooks
+            rank = _rank_labels(hello)
+            connected[*rank, _known(hello.backend, BACKENDS)] += 1
+            found = sum(verdict == FOUND for verdict in hello.hooks.values())
+            verdicts[*rank, FOUND] += found
+            verdicts[*rank, MISSING] += len(hello.hooks) - found
+        yield _filled(ranks, connected)
+        yield _filled(hooks, verdicts)
+
+    def _process(self) -> Iterator[Metric]:
+        counted, budget = self._counted, self._counted.budget
+        yield _gauge("event_loop_lag_seconds", "Latest delay of a wake-up of the event loop.", counted.pulse.lag_s)
+        yield _gauge("event_loop_lag_max_seconds", "Longest such delay within a minute.", counted.pulse.max_lag_s)
+        yield _gauge("descriptors_limit", "File descriptors that may be open.", budget.limit)
+        yield _gauge("connections_limit", "Sockets to decode endpoints that fit into them.", budget.connections)
+        yield _gauge("streams_limit", "Streams of ranks that fit into them.", budget.streams)
+        yield _gauge("streams_open", "Streams of ranks open.", len(counted.ingress))
+        yield _counter("log_lines_suppressed", "Lines over the rate of their event.", counted.repeats.suppressed)
+        visitors = counted.visitors()
+        yield _gauge("http_connections", "HTTP connections open.", len(visitors) if visitors else 0)
+        sent_away = {"limit": 0, "time": 0, **(visitors.sent_away if visitors else {})}
+        yield _by_label("http_connections_cut", "HTTP connections ended by a bound.", "reason", sent_away)
 
 
 def _rank_labels(hello: Hello) -> tuple[str, ...]:
-    numbers = (hello.tp_rank, hello.pp_rank, hello.dp_rank, hello.prefill_rank)
-    return (hello.role[:32], hello.backend[:32], *map(str, numbers))
+    numbers = (hello.tp_rank, hello.pp_rank, hello.dp_rank)
+    named = (str(number) if 0 <= number < RANK_NUMBERS else OTHER for number in numbers)
+    return (_known(hello.role, ENGINE_TYPES), *named)
 
 
-def _verdict(text: str) -> str:
-    """Its first word: what follows is for people."""
-    return (text.split() or ["unknown"])[0].rstrip(":,")[:32]
+def _known(name: str, names: tuple[str, ...]) -> str:
+    return name if name in names else OTHER
+
+
+def _filled(family: GaugeMetricFamily, values: Mapping[tuple[str, ...], int]) -> Metric:
+    for labels, number in sorted(values.items()):
+        family.add_metric(labels, number)
+    return family
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

@@ -60,6 +60,14 @@ class Supervised:
         self._beat()
         return self._is_heard
 
+    def begin_reload(self, *, monotonic_us: int) -> None:
+        """For `Type=notify-reload`: systemd's job waits for the next READY."""
+        self._systemd.tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}")
+
+    def end_reload(self) -> None:
+        """READY is told again with each beat should this one be lost."""
+        self._is_heard = self._systemd.tell("READY=1")
+
     def begin_shutdown(self) -> None:
         """The watchdog goes on: the grace may be longer than its time."""
         self._systemd.tell("STOPPING=1", "STATUS=ending")

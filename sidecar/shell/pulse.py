@@ -2,16 +2,27 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 INTERVAL_S = 1.0
 WINDOW = 60
 
 
 class Pulse:
-    def __init__(self, *, loop: asyncio.AbstractEventLoop, clock: Callable[[], float]) -> None:
+    """`every` names what is to be called again and again: by seconds, which are rounded to whole beats."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        every: Mapping[float, Callable[[], None]] = MappingProxyType({}),
+    ) -> None:
         self._loop = loop
         self._clock = clock
+        self._every = {max(1, round(seconds / INTERVAL_S)): call for seconds, call in every.items()}
+        self._beats = 0
         self._lags: deque[float] = deque([0.0], maxlen=WINDOW)
         self._handle: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -35,4 +46,8 @@ class Pulse:
 
     def _beat(self) -> None:
         self._lags.append(max(0.0, self._clock() - self._due))
+        self._beats += 1
         self.start()
+        for beats, call in self._every.items():
+            if self._beats % beats == 0:
+                call()

@@ -1,22 +1,34 @@
-"""The documents behind /v1: what is known of ranks, endpoints and rooms, and why a notice is still owed."""
+"""The document behind /v1/status: what is known of ranks, rooms and endpoints, and what bounds it all."""
 
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
-from sidecar.core.actions import NoticeKey
-from sidecar.core.endpoint_queue import Connection, EndpointQueue, NoticeState, OwedNotice
+from sidecar.core.endpoint_queue import EndpointQueue
 from sidecar.core.notifier import Notifier
-from sidecar.core.room import Room
 
 ENDPOINT_LIMIT = 1000
 
 
-def status_document(notifier: Notifier, *, now: float) -> dict[str, Any]:
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What was worked out at the start, or reloaded since."""
+
+    descriptors: int
+    connections: int
+    streams: int
+    records: int
+    settle_after_s: float
+    idle_close_s: float
+
+
+def status_document(notifier: Notifier, *, now: float, bounds: Bounds, version: str) -> dict[str, Any]:
     oldest = notifier.outbox.oldest_owed_since
     queues = sorted(notifier.outbox.queues(), key=len, reverse=True)
     return {
+        "version": version,
         "epoch": notifier.epoch,
+        "bounds": asdict(bounds),
         "ranks": [asdict(hello) for hello in notifier.ranks.hellos],
         "rooms": {
             "open": notifier.rooms.open_rooms,
@@ -33,10 +45,6 @@ def status_document(notifier: Notifier, *, now: float) -> dict[str, Any]:
     }
 
 
-def room_document(notifier: Notifier, room: int, *, now: float) -> dict[str, Any]:
-    return {"room": room, "lives": [_life(notifier, life, now) for life in notifier.lives_of(room)]}
-
-
 def _endpoint(queue: EndpointQueue, now: float) -> dict[str, Any]:
     return {
         "host": queue.endpoint.host,
@@ -47,39 +55,3 @@ def _endpoint(queue: EndpointQueue, now: float) -> dict[str, Any]:
         "refusals_in_a_row": queue.refusals,
         "retry_in_s": None if queue.retry_at is None or not queue.pending else max(0.0, queue.retry_at - now),
     }
-
-
-def _life(notifier: Notifier, life: Room, now: float) -> dict[str, Any]:
-    connections = {queue.endpoint: queue.connection for queue in notifier.outbox.queues()}
-    endpoints = []
-    for endpoint, handshake in life.endpoints.items():
-        owed = notifier.outbox.find(NoticeKey(life.key, endpoint))
-        why = "settled" if handshake.is_settled else "nothing owed"
-        if owed is not None:
-            why = _why_owed(owed, connections.get(endpoint, Connection.ABSENT))
-        endpoints.append(
-            {
-                "host": endpoint.host,
-                "port": endpoint.port,
-                "notice": why,
-                "hand_offs": owed.hand_offs if owed else None,
-                "refusals": owed.refusals if owed else None,
-                "expires_in_s": owed.expires_at - now if owed else None,
-            }
-        )
-    return {
-        "process": life.key.process,
-        "life": life.key.life,
-        "state": life.state.value,
-        "cause": life.cause,
-        "ended_ago_s": now - life.concluded_at_s if life.concluded_at_s else None,
-        "endpoints": endpoints,
-    }
-
-
-def _why_owed(owed: OwedNotice, connection: Connection) -> str:
-    if owed.state is NoticeState.HANDED_OFF:
-        return "handed off; waits for evidence"
-    if connection is not Connection.UP:
-        return "pending: no connection to the endpoint"
-    return "pending: the connection takes no more"

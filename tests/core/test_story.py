@@ -1,6 +1,7 @@
 """What is kept of a life for `trace` and for the log: when what happened, and that it is finished."""
 
-from sidecar.core.actions import LifeKey, Outcome
+from sidecar.core.actions import LifeKey, Outcome, Retire
+from sidecar.core.limits import Limits
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.room import TOLD_LIMIT, Room, RoomState
 from sidecar.core.rooms import RoomLimits
@@ -9,7 +10,7 @@ from tests.core.scene import E1, E2, START, TTL_S, Scene
 
 
 def finished(scene: Scene) -> list[tuple[int, int]]:
-    return [(room.key.room, room.key.life) for room in scene.notifier.rooms.take_finished()]
+    return [(room.key.room, room.key.life) for room in scene.notifier.take_finished()]
 
 
 def life(scene: Scene, room: int = 1, number: int = 1) -> Room:
@@ -218,3 +219,53 @@ def test_settling_a_life_that_is_not_known_is_nothing() -> None:
     scene.notifier.rooms.settled(LifeKey("p", 9, 9), E1)
 
     assert scene.notifier.rooms.find(LifeKey("p", 9, 9)) is None
+
+
+# -- limits that change while it runs
+
+
+def changed(scene: Scene, **limits: object) -> None:
+    scene.notifier.change_limits(Limits(**limits))  # type: ignore[arg-type]
+    scene.pump()
+
+
+def test_a_smaller_table_of_records_evicts_the_oldest_at_once() -> None:
+    scene = joined()
+    for room in (1, 2, 3):
+        scene.failed(room, room)
+    changed(scene, rooms=RoomLimits(records=1))
+
+    assert (scene.notifier.rooms.records, scene.notifier.rooms.tombstones) == (1, 2)
+    scene.handshake(1, 1, E1)
+    assert scene.told() == [(E1, 1)]
+
+
+def test_what_is_handed_off_settles_by_the_new_time() -> None:
+    scene = joined(outbox=OutboxLimits(settle_after_s=5.0))
+    scene.handshake(1, 1, E1)
+    scene.failed(1, 1)
+    changed(scene, outbox=OutboxLimits(settle_after_s=20.0))
+    scene.advance(19.9)
+    assert scene.ended() == {}
+
+    scene.advance(0.1)
+    assert scene.ended() == {"held_up": 1}
+
+
+def test_an_idle_sidecar_ends_by_the_new_time() -> None:
+    scene = Scene(idle_exit_s=60.0)
+    changed(scene, idle_exit_s=5.0)
+    scene.advance(5.0)
+
+    assert Retire() in scene.others
+
+
+def test_coming_up_again_is_a_reconnect() -> None:
+    scene = joined()
+    scene.handshake(1, 1, E1)
+    assert (scene.notifier.stats.endpoint_ups, scene.notifier.stats.reconnects) == (1, 0)
+
+    scene.die(E1)
+    scene.revive(E1)
+    assert (scene.notifier.stats.endpoint_ups, scene.notifier.stats.reconnects) == (2, 1)
+    assert scene.notifier.outbox.queue_of(E2) is None

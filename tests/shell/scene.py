@@ -43,7 +43,7 @@ Wanted = TypeVar("Wanted")
 
 
 def hello(process: str = "p", *, prefill_rank: int = 0, ttl_s: float = 300.0) -> Hello:
-    verdicts = {"abort": "applied"}
+    verdicts = {"abort": "found"}
     return Hello(
         PROTOCOL, process, "engine", "prefill", prefill_rank, 0, 0, 0, os.getpid(), "0", "mooncake", ttl_s, verdicts
     )

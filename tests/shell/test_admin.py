@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import fields
@@ -10,39 +9,18 @@ from dataclasses import fields
 import aiohttp
 import pytest
 import pytest_asyncio
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from sidecar.core.stats import Histogram, Stats
 from sidecar.model import DecodeEndpoint
-from sidecar.shell.admin import AdminServer
-from sidecar.shell.metrics import SidecarCollector
-from sidecar.shell.pulse import Pulse
-from sidecar.shell.status import room_document, status_document
+from tests.shell.admin import admin_of, registry_of
 from tests.shell.scene import Service, decode, free_port, ranks
-
-
-def registry_of(service: Service) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    pulse = Pulse(loop=service.driver._loop, clock=time.monotonic)  # noqa: SLF001 - the same loop, no more
-    registry.register(
-        SidecarCollector(
-            notifier=service.notifier, push=service.push, ingress=service.ingress, pulse=pulse, version="test"
-        )
-    )
-    return registry
 
 
 @pytest_asyncio.fixture
 async def url(patient: Service) -> AsyncIterator[str]:
-    admin = AdminServer(
-        registry=registry_of(patient),
-        is_ready=lambda: patient.ingress.is_serving,
-        status=lambda: status_document(patient.notifier, now=time.monotonic()),
-        trace=lambda room: room_document(patient.notifier, room, now=time.monotonic()),
-    )
-    port = await admin.start("127.0.0.1", 0)
-    yield f"http://127.0.0.1:{port}"
-    await admin.stop()
+    async with admin_of(patient) as (_, port):
+        yield f"http://127.0.0.1:{port}"
 
 
 async def get(url: str) -> tuple[int, str]:
@@ -52,10 +30,10 @@ async def get(url: str) -> tuple[int, str]:
 
 async def test_health_and_readiness(patient: Service, url: str) -> None:
     assert await get(f"{url}/healthz") == (200, "ok\n")
-    assert await get(f"{url}/readyz") == (200, "ready\n")
+    assert await get(f"{url}/readyz") == (200, '{"is_ready":true,"ranks":[]}')
     patient.ingress.stop()
 
-    assert await get(f"{url}/readyz") == (503, "not ready\n")
+    assert await get(f"{url}/readyz") == (503, '{"is_ready":false}')
     assert await get(f"{url}/healthz") == (200, "ok\n")
 
 
@@ -68,7 +46,7 @@ async def test_status_says_who_is_here_and_what_is_owed(patient: Service, url: s
         document = json.loads((await get(f"{url}/v1/status"))[1])
 
     assert document["ranks"][0]["process"] == "p"
-    assert document["ranks"][0]["hooks"] == {"abort": "applied"}
+    assert document["ranks"][0]["hooks"] == {"abort": "found"}
     assert document["owed"]["pending"] == 1
     assert document["endpoints"][0]["connection"] == "down"
 
@@ -84,10 +62,10 @@ async def test_a_room_says_why_it_is_still_owed(patient: Service, url: str) -> N
 
     assert life["state"] == "failed"
     assert life["cause"] == "gone"
-    assert {endpoint["notice"] for endpoint in life["endpoints"]} == {
-        "handed off; waits for evidence",
-        "pending: no connection to the endpoint",
-    }
+    told, untold = life["endpoints"]
+    assert (told["notice"], untold["notice"]) == ("handed_off", "pending")
+    assert "waits for evidence" in told["in_words"]
+    assert "not told; owed: no connection to the endpoint" in untold["in_words"]
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/rooms/x", "/v1/rooms/99999999999999999999", "/nothing"])
@@ -105,7 +83,8 @@ async def test_metrics_are_well_formed(patient: Service, url: str) -> None:
 
     assert "pd_sidecar_owed 1.0" in text
     assert 'pd_sidecar_endpoints{connection="up"} 1.0' in text
-    assert 'pd_sidecar_hooks{verdict="applied"} 2.0' in text
+    labels = 'dp_rank="0",engine_type="prefill",pp_rank="0",tp_rank="0"'
+    assert f'pd_sidecar_hooks{{{labels},verdict="found"}} 2.0' in text
     assert "pd_sidecar_owed_to_hand_off_seconds_count 1.0" in text
     for line in text.splitlines():
         name = line.split()[2] if line.startswith("#") else re.split(r"[ {]", line)[0]

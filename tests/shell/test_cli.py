@@ -7,16 +7,13 @@ import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
-from prometheus_client import CollectorRegistry
 
 from sidecar.model import DecodeEndpoint
-from sidecar.shell.admin import AdminServer
-from sidecar.shell.status import room_document, status_document
+from tests.shell.admin import admin_of
 from tests.shell.command import Command
 from tests.shell.scene import LIMIT_S, Service, decode, free_port, ranks
 
@@ -28,15 +25,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest_asyncio.fixture
 async def address(patient: Service) -> AsyncIterator[str]:
-    admin = AdminServer(
-        registry=CollectorRegistry(),
-        is_ready=lambda: True,
-        status=lambda: status_document(patient.notifier, now=time.monotonic()),
-        trace=lambda room: room_document(patient.notifier, room, now=time.monotonic()),
-    )
-    port = await admin.start("127.0.0.1", 0)
-    yield f"127.0.0.1:{port}"
-    await admin.stop()
+    async with admin_of(patient) as (_, port):
+        yield f"127.0.0.1:{port}"
 
 
 async def test_status_shows_ranks_and_what_is_owed_to_whom(patient: Service, address: str, command: Command) -> None:
@@ -51,7 +41,7 @@ async def test_status_shows_ranks_and_what_is_owed_to_whom(patient: Service, add
     assert (code, err) == (0, "")
     assert "rooms  0 open, 1 records" in out
     assert "owed   1, of these 1 pending, the oldest for " in out
-    assert "mooncake  1 applied" in out
+    assert "mooncake  1 found" in out
     assert f"127.0.0.1:{port}  down" in out
     assert json.loads(as_json)["ranks"][0]["process"] == "p"
 
@@ -78,10 +68,11 @@ async def test_trace_says_who_was_told_and_why_another_was_not(
             _, as_json, _ = await command.aside("trace", "7", "--json")
 
     assert code == 0
-    assert "life 1 at process p: failed" in out
+    assert "life 1 at prefill rank 0 of engine (process p): failed" in out
     assert ": gone\n" in out
-    assert f"127.0.0.1:{waiting.endpoint.port}  handed off; waits for evidence (1 hand-offs" in out
-    assert f"127.0.0.1:{dead}  pending: no connection to the endpoint" in out
+    assert f"127.0.0.1:{waiting.endpoint.port}  told " in out
+    assert "waits for evidence" in out
+    assert f"127.0.0.1:{dead}  not told; owed: no connection to the endpoint" in out
     assert json.loads(as_json)["lives"][0]["state"] == "failed"
 
 

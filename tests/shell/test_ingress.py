@@ -105,8 +105,8 @@ async def test_a_client_that_never_reads_is_sent_away(service: Service, monkeypa
     await rank.leave()
 
 
-async def test_streams_are_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingress, "STREAM_LIMIT", 1)
+async def test_streams_are_bounded(service: Service) -> None:
+    service.ingress._stream_limit = 1  # noqa: SLF001 - as the composition root would have said
     async with ranks(service.path, "p"):
         with pytest.raises((AssertionError, ConnectionError)):
             await Rank.join(service.path, hello("q"))

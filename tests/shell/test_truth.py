@@ -70,7 +70,7 @@ async def test_a_living_peer(truth: Truth) -> None:
         async with joined(truth) as rank:
             since = await owe(rank, waiting.endpoint)
             assert await waiting.told() == [b"1", b"0", b"0"]
-            assert truth.why_owed(1) == ["handed off; waits for evidence"]
+            assert truth.why_owed(1) == ["waits for evidence that it arrived"]
             await truth.ended("held_up")
 
             assert 4.9 < time.monotonic() - since < 5.0 + SLACK_S
@@ -84,7 +84,7 @@ async def test_a_refused_port(truth: Truth) -> None:
     async with joined(truth, ttl_s=1.5) as rank:
         since = await owe(rank, nobody)
         known_after_s = await truth.report(nobody, RETRIED, since=since)
-        assert truth.why_owed(1) == ["pending: no connection to the endpoint"]
+        assert truth.why_owed(1) == ["owed: no connection to the endpoint"]
         await truth.ended("expired")
 
         assert known_after_s < SLACK_S
@@ -137,7 +137,7 @@ async def test_a_peer_killed_after_the_hand_off(truth: Truth) -> None:
             first.process.kill()
             known_after_s = await truth.report(first.endpoint, DOWN, since=since)
         assert truth.metric("owed_pending") == 1
-        assert truth.why_owed(1) == ["pending: no connection to the endpoint"]
+        assert truth.why_owed(1) == ["owed: no connection to the endpoint"]
         await truth.ended("expired")
 
         assert known_after_s < SLACK_S
@@ -160,7 +160,7 @@ async def test_a_peer_restarted_on_the_same_port(truth: Truth) -> None:
             assert time.monotonic() - started_at < RECONNECT_LAST_S + SLACK_S
             assert truth.metric("endpoint_ups_total") == 2
             assert truth.metric("hand_offs_again_total") == 1
-            assert truth.why_owed(1) == ["handed off; waits for evidence"]
+            assert truth.why_owed(1) == ["waits for evidence that it arrived"]
 
 
 async def test_a_peer_restarted_and_registered_anew(truth: Truth) -> None:
@@ -218,7 +218,7 @@ async def test_a_peer_frozen_with_full_buffers_that_goes_on_soon(truth: Truth) -
         await truth.until(lambda: truth.metric("refusals_total") >= 1)
         assert truth.metric("endpoint_downs_total") == 0
         assert truth.metric("owed_pending") >= 1
-        assert truth.why_owed(ROOMS[-1]) == ["pending: the connection takes no more"]
+        assert truth.why_owed(ROOMS[-1]) == ["owed: the connection takes no more"]
         frozen.process.send_signal(signal.SIGCONT)
         told = [await frozen.line() for _ in ROOMS]
 
@@ -309,9 +309,9 @@ async def test_a_half_open_connection(truth: Truth) -> None:
             since = time.monotonic()
             rank.failed(1)
             await truth.until(lambda: truth.metric("hand_offs_total") == 1)
-            assert truth.why_owed(1) == ["handed off; waits for evidence"]
+            assert truth.why_owed(1) == ["waits for evidence that it arrived"]
             known_after_s = await truth.report(lost.endpoint, DOWN, since=since)
-            assert truth.why_owed(1) == ["pending: no connection to the endpoint"]
+            assert truth.why_owed(1) == ["owed: no connection to the endpoint"]
             await truth.until(lambda: truth.metric("refusals_total") >= 1)
             assert truth.metric("notices_ended_total", outcome="held_up") == 0
             take_packets(listening)  # back on the net, and the old connection stays dead

@@ -23,10 +23,9 @@ from prometheus_client import CollectorRegistry
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
 from sidecar.model import DecodeEndpoint
-from sidecar.shell.metrics import SidecarCollector
-from sidecar.shell.pulse import Pulse
 from sidecar.shell.push import PushPool
-from sidecar.shell.status import room_document
+from sidecar.shell.story import room_document
+from tests.shell.admin import collector_of
 from tests.shell.scene import LIMIT_S, DecodeProcess, Rank, Service, decode_process, hello
 
 SLACK_S = 2.5
@@ -64,11 +63,7 @@ class Truth(Service):
         self.push: WatchedPush = WatchedPush(self.driver, context=self._context)
         self.driver.attach(push=self.push, streams=self.ingress)
         self._registry = CollectorRegistry(auto_describe=False)
-        pulse = Pulse(loop=asyncio.get_running_loop(), clock=time.monotonic)
-        collector = SidecarCollector(
-            notifier=self.notifier, push=self.push, ingress=self.ingress, pulse=pulse, version="0"
-        )
-        self._registry.register(collector)
+        self._registry.register(collector_of(self))
         return self
 
     def metric(self, name: str, **labels: str) -> float:
@@ -76,8 +71,8 @@ class Truth(Service):
         return self._registry.get_sample_value(f"pd_sidecar_{name}", labels) or 0.0
 
     def why_owed(self, room: int) -> list[str]:
-        [life] = room_document(self.notifier, room, now=time.monotonic())["lives"]
-        return [str(endpoint["notice"]) for endpoint in life["endpoints"]]
+        [life] = room_document(self.notifier, room, now=time.monotonic(), wall_s=time.time())["lives"]
+        return [str(endpoint["in_words"]).partition("; ")[2].partition(" (")[0] for endpoint in life["endpoints"]]
 
     async def report(self, endpoint: DecodeEndpoint, *events: zmq.Event, since: float) -> float:
         """Seconds from `since` until libzmq reported one of the events."""
