@@ -14,6 +14,7 @@ from typing import Protocol
 from sglang_hooks.lives import Life, Verdict
 
 FAILED = 0
+BOOTSTRAPPING = 1
 WAITING_FOR_INPUT = 2
 TRANSFERRING = 3
 SUCCESS = 4

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from sglang_hooks.contain import contained
-from sglang_hooks.hooks.agreement import FAILED, SUCCESS
+from sglang_hooks.hooks.agreement import BOOTSTRAPPING, FAILED, SUCCESS, WAITING_FOR_INPUT
+from sglang_hooks.hooks.queue import life_in_hand
+from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
 from sidecar.model import ROOM_LIMIT, DecodeEndpoint
 
@@ -103,6 +105,19 @@ def purge_tables(manager: Any, room: int) -> bool:
     return any(found)
 
 
+def take_over(manager: Any, room: int, older: Life) -> None:
+    """The tables of a room for a new life, while the older one is still on its way out and needs them no more.
+
+    What decode endpoints have gathered is the older life's, unless that one has succeeded, which took its own out.
+    """
+    if not older.succeeded:
+        manager.transfer_infos.pop(room, None)
+        manager.req_to_decode_prefix_len.pop(room, None)
+    met = manager.transfer_infos.get(room, {})
+    is_complete = any(len(met) == endpoint.required_dst_info_num for endpoint in list(met.values()))
+    manager.request_status[room] = WAITING_FOR_INPUT if is_complete else BOOTSTRAPPING  # never absent: workers look
+
+
 def around_update_status(original: Callable[..., None], manager: Any, bootstrap_room: int, status: int) -> None:
     if _may_take(manager, bootstrap_room, status):
         original(manager, bootstrap_room, status)
@@ -115,6 +130,11 @@ def _may_take(manager: Any, room: int, status: int) -> bool:
     rank = rank_of(manager)
     if rank is None:
         return True
+    older = _older_life_in_hand(rank, room)
+    if older is not None:
+        if status == SUCCESS:
+            rank.succeeded(older)
+        return False
     messages: ControlMessages = manager.__dict__["_pd_sidecar_messages"]
     if status == FAILED:
         return not messages.is_guarded(room)
@@ -125,6 +145,12 @@ def _may_take(manager: Any, room: int, status: int) -> bool:
             return True
         return not rank.is_late(room)
     return not life.ending if life is not None else not rank.is_late(room)
+
+
+def _older_life_in_hand(rank: Rank, room: int) -> Life | None:
+    """What this thread reports is about a life that has lost the room to a newer one, whose tables these are."""
+    life = life_in_hand()
+    return life if life is not None and life.room == room and rank.is_superseded(life) else None
 
 
 def around_record_failure(
@@ -141,7 +167,7 @@ def _may_record(manager: Any, room: int) -> bool:
     if rank is None:
         return True
     messages: ControlMessages = manager.__dict__["_pd_sidecar_messages"]
-    if messages.is_guarded(room):
+    if messages.is_guarded(room) or _older_life_in_hand(rank, room) is not None:
         return False
     life = rank.table.find_open(room)
     if life is None:

@@ -1,5 +1,5 @@
 """Hooks on sglang's `FastQueue`, the one way from the scheduler to the transfer workers: they count what is being
-written."""
+written, and know which life a worker is at work for."""
 
 import threading
 from collections.abc import Callable
@@ -11,6 +11,13 @@ from sglang_hooks.rank import Rank
 
 LIFE_ATTRIBUTE = "_pd_sidecar_life"
 
+_worker = threading.local()
+
+
+def life_in_hand() -> Life | None:
+    """The life whose chunk the calling thread is writing; None outside a transfer worker."""
+    return getattr(getattr(_worker, "chunk", None), LIFE_ATTRIBUTE, None)
+
 
 class ChunkCount:
     """Counts a chunk when it is put, and as finished when the worker that took it comes back for the next.
@@ -21,17 +28,18 @@ class ChunkCount:
 
     def __init__(self, rank: Callable[[], Rank | None]) -> None:
         self._rank = rank
-        self._worker = threading.local()
 
     def around_put(self, original: Callable[..., None], queue: Any, item: Any) -> None:
         self._count(item)
         original(queue, item)
 
     def around_get(self, original: Callable[..., Any], queue: Any) -> Any:
-        self._finish_last()
-        item = original(queue)
-        self._worker.chunk = item
-        return item
+        while True:
+            self._finish_last()
+            item = original(queue)
+            _worker.chunk = item
+            if not self._is_of_an_old_life():
+                return item
 
     @contained(otherwise=None)
     def _count(self, item: Any) -> None:
@@ -43,10 +51,17 @@ class ChunkCount:
         if life is not None:
             setattr(item, LIFE_ATTRIBUTE, life)
 
+    @contained(otherwise=False)
+    def _is_of_an_old_life(self) -> bool:
+        """The room was given to a new request while the chunk was queued. Stock, which looks at the room, would take
+        the chunk for one of that request."""
+        rank, life = self._rank(), life_in_hand()
+        return rank is not None and life is not None and rank.is_superseded(life)
+
     @contained(otherwise=None)
     def _finish_last(self) -> None:
-        chunk = getattr(self._worker, "chunk", None)
-        self._worker.chunk = None
+        chunk = getattr(_worker, "chunk", None)
+        _worker.chunk = None
         life: Life | None = getattr(chunk, LIFE_ATTRIBUTE, None)
         rank = self._rank()
         if life is not None and rank is not None:

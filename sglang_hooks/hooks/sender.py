@@ -5,7 +5,7 @@ from typing import Any
 
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import SUCCESS
-from sglang_hooks.hooks.manager import purge_tables, rank_of
+from sglang_hooks.hooks.manager import purge_tables, rank_of, take_over
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
 
@@ -42,6 +42,9 @@ def _open(sender: Any, manager: Any, room: int) -> None:
     if rank is None:
         return
     rank.purge_if_ended(room, lambda: purge_tables(manager, room))
+    older = rank.table.find_open(room)
+    if older is not None and older.ending:
+        take_over(manager, room, older)
     setattr(sender, LIFE_ATTRIBUTE, rank.open(room))
 
 

@@ -5,6 +5,8 @@ import importlib.util
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -16,11 +18,32 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 if TYPE_CHECKING:
     from sglang_hooks.plugin import Plugin
+    from tests.engine.ranks.company import Fork
+    from tests.engine.ranks.scene import Raise
     from tests.engine.stage import Stage
 
 
+@pytest.fixture(scope="session", autouse=True)
+def fork() -> Iterator["Fork"]:
+    """Made before anything else, while this process has no threads."""
+    from tests.engine.ranks.company import Fork  # noqa: PLC0415 - only where the engine is
+
+    made = Fork()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def raised(fork: "Fork", tmp_path: Path) -> Iterator["Raise"]:
+    """Makes scenes, which are closed at the end; keywords as in `gathered`."""
+    from tests.engine.ranks.scene import staged as rank_stage  # noqa: PLC0415 - only where the engine is
+
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(rank_stage(fork, tmp_path, **options))
+
+
 @pytest.fixture(scope="session")
-def gloo() -> Iterator[None]:
+def gloo(fork: "Fork") -> Iterator[None]:
     """A group of one: the engine's own all-reduce runs for real."""
     import torch.distributed as dist  # noqa: PLC0415 - only where the engine is
 

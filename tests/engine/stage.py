@@ -34,7 +34,7 @@ LIMIT_S = 10.0
 POLL_MS = 50
 
 
-def installed_plugin() -> Plugin:
+def installed_plugin(*, drain_timeout_s: float = 30.0) -> Plugin:
     """Through sglang's registry, once for the process; no stream is ever opened."""
     findings = survey()
     assert findings.parts is not None, findings.missing
@@ -42,7 +42,7 @@ def installed_plugin() -> Plugin:
         disabled=False,
         socket="/nonexistent/s.sock",
         embedded=False,
-        drain_timeout_s=30.0,
+        drain_timeout_s=drain_timeout_s,
         record_ttl_s=300.0,
         idle_exit_s=1.0,
     )
