@@ -38,7 +38,7 @@ async def _show_both(asked: Settings) -> int:
     speed = f"{shown.ok.throughput_ratio:.3f} (+- {shown.ok.half_width:.3f}, {len(shown.ok.ratios)} rounds)"
     print(f"normal traffic: outputs {same}, throughput {speed} of stock's")
     print(f"D's waiting timeout was {asked.timeout_s:.0f} s (stock default: 300 s). Written to {path}")
-    found = misses(shown.stock, shown.ours, shown.ok, HANGS_IN_STOCK, is_speed_judged=not asked.quick)
+    found = misses(shown.stock, shown.ours, shown.ok, HANGS_IN_STOCK, asked.criteria)
     for miss in found:
         print(f"MISSED  {miss}")
     return 1 if found else 0

@@ -2,10 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tests.demo import scenarios
+from tests.demo.figures import SEVERAL_RANKS, Criteria
 from tests.demo.stage import Scenario
 from tests.pair.side import PairSpec
 
@@ -54,6 +55,11 @@ class Settings:
     outputs: int
     stock_only: bool
     quick: bool
+
+    @property
+    def criteria(self) -> Criteria:
+        criteria = SEVERAL_RANKS if self.tp * self.pp > 1 else Criteria()
+        return replace(criteria, throughput_ratio=None) if self.quick else criteria
 
     def pair(self, *, plugin: bool) -> PairSpec:
         return PairSpec.of(

@@ -11,7 +11,7 @@ import pytest
 
 from sglang_hooks import emitter as emitter_module
 from sglang_hooks.rank import Rank
-from sidecar.model import DecodeEndpoint, Refusal, RoomConcluded, RoomOpened, Settled, Welcome
+from sidecar.model import DecodeEndpoint, DecodeHandshake, Refusal, RoomConcluded, RoomOpened, Settled, Welcome
 from tests.sglang_hooks.doubles import LIMIT_S, ScriptedSidecar
 
 D1 = DecodeEndpoint("127.0.0.1", 7001)
@@ -33,6 +33,7 @@ def test_hello_then_facts_in_order(make_rank: MakeRank, socket_path: Path) -> No
         wait_until(lambda: rank.emitter.traffic.connected, "never connected")
         for room in range(100):
             rank.open(room)
+        rank.emitter.flush()
 
         assert list(range(100)) == [fact.room for fact in sidecar.hear(100) if isinstance(fact, RoomOpened)]
         assert hello.role == "prefill"
@@ -129,7 +130,7 @@ def test_facts_of_many_threads_are_all_sent(make_rank: MakeRank, socket_path: Pa
         sidecar.meet()
         wait_until(lambda: rank.emitter.traffic.connected, "never connected")
         threads = [
-            threading.Thread(target=lambda first=first: [rank.open(first + k) for k in range(500)])
+            threading.Thread(target=lambda first=first: [rank.meet(first + k, D1, "s") for k in range(500)])
             for first in (0, 1_000, 2_000)
         ]
         for thread in threads:
@@ -139,6 +140,30 @@ def test_facts_of_many_threads_are_all_sent(make_rank: MakeRank, socket_path: Pa
 
         facts = sidecar.hear(1_500)
         assert sorted(fact.seq for fact in facts) == [fact.seq for fact in facts]
+
+
+def test_a_request_alone_wakes_nobody_and_goes_with_its_handshake(make_rank: MakeRank, socket_path: Path) -> None:
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        rank.open(7)
+        assert rank.emitter.traffic.facts_sent == 0
+
+        rank.meet(7, D1, "s")
+
+        assert [RoomOpened, DecodeHandshake] == [type(fact) for fact in sidecar.hear(2)]
+
+
+def test_a_request_in_a_room_that_has_ended_before_is_told_at_once(make_rank: MakeRank, socket_path: Path) -> None:
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        rank.release(rank.open(7), "Aborted")
+        rank.open(7)
+
+        assert [RoomOpened, RoomConcluded, RoomOpened] == [type(fact) for fact in sidecar.hear(3)]
 
 
 def test_an_absent_sidecar_is_said_once(
