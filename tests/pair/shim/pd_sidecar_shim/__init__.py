@@ -10,7 +10,7 @@ import multiprocessing
 def register() -> None:
     if multiprocessing.parent_process() is None:
         return  # the HTTP process: the scheduler processes it spawns load plugins themselves
-    from pd_sidecar_shim import cpu, scheduling, sockets, tables, transfers  # noqa: PLC0415 - these import the engine
+    from pd_sidecar_shim import cpu, scheduling, sockets, stages, tables, transfers  # noqa: PLC0415 - these import the engine
 
-    for part in (cpu, sockets, transfers, scheduling, tables):
+    for part in (cpu, stages, sockets, transfers, scheduling, tables):
         part.apply()
