@@ -73,7 +73,7 @@ class SidecarCollector(Collector):
 
     def _build_info(self) -> Metric:
         value = {"version": self._version, "protocol": str(PROTOCOL)}
-        return InfoMetricFamily(f"{PREFIX}_build", "What runs.", value=value)
+        return InfoMetricFamily(f"{PREFIX}_build", "Version and protocol of what runs.", value=value)
 
     def _facts(self) -> Iterator[Metric]:
         stats = self._notifier.stats
