@@ -40,7 +40,9 @@ def registry_of(service: Service) -> CollectorRegistry:
 
 
 @contextlib.asynccontextmanager
-async def admin_of(service: Service, *, visitor_limit: int = 64) -> AsyncIterator[tuple[AdminServer, int]]:
+async def admin_of(
+    service: Service, *, host: str = "127.0.0.1", visitor_limit: int = 64
+) -> AsyncIterator[tuple[AdminServer, int]]:
     """The server and its port."""
     admin = AdminServer(
         registry=registry_of(service),
@@ -49,7 +51,7 @@ async def admin_of(service: Service, *, visitor_limit: int = 64) -> AsyncIterato
         trace=lambda room: room_document(service.notifier, room, now=time.monotonic(), wall_s=time.time()),
         visitor_limit=visitor_limit,
     )
-    port = await admin.start("127.0.0.1", 0)
+    port = await admin.start(host, 0)
     try:
         yield admin, port
     finally:

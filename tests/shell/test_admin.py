@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import fields
@@ -35,6 +36,12 @@ async def test_health_and_readiness(patient: Service, url: str) -> None:
 
     assert await get(f"{url}/readyz") == (503, '{"is_ready":false}')
     assert await get(f"{url}/healthz") == (200, "ok\n")
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_it_serves_over_ipv6(patient: Service) -> None:
+    async with admin_of(patient, host="::1") as (_, port):
+        assert (await get(f"http://[::1]:{port}/healthz"))[0] == 200
 
 
 async def test_status_says_who_is_here_and_what_is_owed(patient: Service, url: str) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -199,6 +200,33 @@ async def test_the_service_tells_from_ready_to_stopping(place: Path, notify_sock
     process.send_signal(signal.SIGTERM)
     await systemd.hears_at_last("STOPPING=1")
     assert await ended(process) == 0
+
+
+async def test_a_reload_is_told_from_begin_to_end(place: Path, notify_socket: str, systemd: Systemd) -> None:
+    """As a unit of `Type=notify-reload` waits for it; the time must not be before the signal."""
+    file = Path(notify_socket).with_name("settings.toml")
+    file.write_text('log_level = "info"')
+    process = await run(place, "--config", str(file), NOTIFY_SOCKET=notify_socket)
+    await systemd.hears_at_last("READY=1")
+    sent_us = time.monotonic_ns() // 1000
+    process.send_signal(signal.SIGHUP)
+
+    reloading, when = await systemd.hears()
+    assert reloading == "RELOADING=1"
+    assert int(when.removeprefix("MONOTONIC_USEC=")) >= sent_us
+    assert await systemd.hears() == ["READY=1"]
+    process.send_signal(signal.SIGTERM)
+    assert await systemd.hears() == ["STOPPING=1", "STATUS=ending"]
+    assert await ended(process) == 0
+
+
+async def test_ready_after_a_reload_is_told_again_until_it_is_taken(systemd: Systemd, service: Service) -> None:
+    service.supervised.start()
+    await systemd.hears()
+    systemd.close()
+    service.supervised.end_reload()
+
+    assert not service.supervised._is_heard  # noqa: SLF001 - the next beat says it
 
 
 async def test_nobody_at_the_notify_socket_is_logged_and_no_fault(place: Path, notify_socket: str) -> None:

@@ -1,0 +1,68 @@
+"""The budget of file descriptors: worked out from the limit, kept to, and told."""
+
+import asyncio
+import json
+import resource
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from sidecar.model import DecodeEndpoint
+from sidecar.shell.descriptors import OWN, PER_CONNECTION, PER_STREAM, budget_of
+from tests.shell.scene import LIMIT_S, Rank, free_port
+from tests.shell.test_process import logged
+
+
+@pytest.mark.parametrize("limit", [256, 1024, 4096, 65_536])
+def test_all_of_it_together_fits_the_limit(limit: int) -> None:
+    budget = budget_of(limit)
+    most = OWN + budget.visitors + PER_STREAM * budget.streams + PER_CONNECTION * budget.connections
+
+    assert most <= limit
+
+
+def test_a_tiny_limit_still_serves_a_few() -> None:
+    budget = budget_of(64)
+
+    assert (budget.connections, budget.streams, budget.visitors) == (16, 16, 4)
+
+
+def test_a_usual_limit_is_enough_for_thousands() -> None:
+    assert budget_of(65_536).connections > 14_000
+
+
+async def test_a_low_limit_is_kept_to_and_told(place: Path) -> None:
+    """More endpoints than fit: they are connected to in turn, and none costs the sidecar its other descriptors."""
+    limit, address = 320, f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "sidecar", "run", "--socket", str(place), "--admin", address]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stderr=asyncio.subprocess.PIPE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
+    )
+    ready = await logged(process, "ready")
+    budget = budget_of(limit)
+    rank = await Rank.join(place)
+    for room in range(3 * budget.connections):
+        rank.handshake(room, DecodeEndpoint("127.0.0.1", 20_000 + room), life=room + 1)
+        rank.failed(room, room + 1)
+    await rank.accepted()
+    open_now = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))  # noqa: ASYNC240
+    status, metrics = [await asyncio.to_thread(_get, f"http://{address}{path}") for path in ("/v1/status", "/metrics")]
+    await rank.leave()
+    process.kill()
+    await process.communicate()
+
+    assert (ready["descriptors"], ready["connection_budget"]) == (limit, budget.connections)
+    assert open_now < limit
+    assert json.loads(status)["bounds"]["connections"] == budget.connections
+    assert f"pd_sidecar_descriptors_limit {limit}.0" in metrics
+    assert f"pd_sidecar_connections_limit {budget.connections}.0" in metrics
+    assert 0 < float(metrics.partition("\npd_sidecar_sockets ")[2].partition("\n")[0]) <= budget.connections
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:  # noqa: S310 - our own address
+        return str(answer.read().decode())
