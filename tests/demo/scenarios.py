@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.demo.stage import HANDSHAKE_SLACK_S, Owed, Played, Stage, prompt
 from tests.pair.answers import Answer
+from tests.pair.rest import send_prefill_first
 from tests.pair.traffic import Order
 
 
@@ -94,7 +95,7 @@ async def late_handshake_room_reused(stage: Stage) -> Played:
     await asyncio.sleep(1.0)
     played = await _come_late(stage, "late_handshake_room_reused", [order], [])
     await asyncio.wait([owed.decode for owed in played.owed], timeout=1.0)  # in stock it never ends
-    again = stage.client.send(Order(text=prompt(2_000), room=order.room))
+    again = await send_prefill_first(stage.client, Order(text=prompt(2_000), room=order.room))
     await asyncio.wait([again.prefill, again.decode], timeout=20.0)
     complaints = [
         f"the new {half} on the same room: {task.result().status if task.done() else 'no answer in 20 s'}"

@@ -3,13 +3,15 @@ ranks, with stages, and with more ranks on one side than on the other.
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import assert_nothing_is_left, assert_told, ended_before_decode, until, until_in
-from tests.pair.rest import free_kv, tables_of_ranks
+from tests.pair.rest import free_kv, send_prefill_first, tables_of_ranks
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
 from tests.pair.traffic import Client, Order
@@ -17,6 +19,9 @@ from tests.stress.plan import plan
 from tests.stress.playing import Player, expected_outputs
 
 STRESS_SEED, STRESS_ROUNDS = 7, 3
+DEATH_LIMIT_S = 30.0
+TOLD_OF_DEATH_S = 1.5
+"""The claim is 0.5 s on a quiet machine; stock decode needs its heartbeat, 6 s."""
 
 TWO_AND_TWO = {"prefill": {"tp": 2}, "decode": {"tp": 2}}
 TOPOLOGIES: dict[str, dict[str, Any]] = {
@@ -74,7 +79,7 @@ async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=order.room)
     assert not (await late).is_good
 
-    again = client.send(Order(text="e" * 500, room=order.room))
+    again = await send_prefill_first(client, Order(text="e" * 500, room=order.room))
 
     assert (await again.prefill).is_good
     assert (await again.decode).is_good
@@ -198,10 +203,30 @@ async def test_rounds_of_mixed_traffic(pair: Pair, client: Client) -> None:
 
 
 async def test_no_fault_was_contained_on_the_way(pair: Pair, client: Client) -> None:
-    """Comes last in this module: a contained fault would hide behind stock behaviour."""
+    """Comes after all that ends requests: a contained fault would hide behind stock behaviour."""
     for tables in await tables_of_ranks(pair, client):
         report = tables["plugin"]
         assert report["faults"] == {}
         assert report["stream"]["connected"]
         assert report["counts"]["undrained_lives"] == 0
         assert report["lives"]["open"] == 0
+
+
+async def test_one_rank_is_killed(pair: Pair, client: Client) -> None:
+    """Comes last. The other rank may still write, so decode is told when that one is gone too: sglang's watchdog sees
+    to it within some seconds."""
+    if pair.spec.prefill.tp == 1:
+        pytest.skip("there is only one rank")
+    sent = [client.send(Order(text="o" * 16_000)) for _ in range(3)]
+    for one in sent:
+        await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=one.order.room)
+    ranks = [psutil.Process(pid) for pid in pair.prefill.scheduler_pids()]
+
+    ranks[-1].kill()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, ranks, timeout=DEATH_LIMIT_S)
+    died_at = time.monotonic()
+
+    assert alive == []
+    for answer in [await one.decode for one in sent]:
+        assert not answer.is_good
+        assert answer.answered_at - died_at < TOLD_OF_DEATH_S

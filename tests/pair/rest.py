@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.pair.running import Pair
 from tests.pair.side import Role
-from tests.pair.traffic import Client
+from tests.pair.traffic import Client, Order, Sent
 
 Tables = dict[str, Any]
 
@@ -40,6 +40,19 @@ def free_kv(tables: Tables) -> int:
 def remains(tables: Tables, room: int) -> list[str]:
     """Which of prefill's tables still know the room."""
     return [name for name in ROOM_TABLES if str(room) in tables[name]]
+
+
+async def send_prefill_first(client: Client, order: Order, *, limit_s: float = 60.0) -> Sent:
+    """Decode's half only once prefill has accepted its own.
+
+    For a room that has ended before: a handshake that comes earlier is one for the old request, as far as anybody can
+    tell.
+    """
+    prefill = client.send_prefill(order)
+    async with asyncio.timeout(limit_s):
+        while not (prefill.done() or remains(await client.tables("prefill"), order.room)):
+            await asyncio.sleep(0.01)
+    return Sent(order, prefill, client.send_decode(order))
 
 
 def leftovers(tables: Tables, rooms: Sequence[int] | None = None) -> list[str]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from tests.demo.figures import OWN_TIMEOUT
 from tests.pair.answers import LOST, Answer
-from tests.pair.rest import comes_to_rest, leftovers, remains
+from tests.pair.rest import comes_to_rest, leftovers, remains, send_prefill_first
 from tests.pair.running import Pair
 from tests.pair.side import Role
-from tests.pair.traffic import Client, Order
+from tests.pair.traffic import Client, Order, Sent
 from tests.stress.plan import KEPT_LENGTHS, Doing, Fate, Round
 
 REST_LIMIT_S = 90.0
@@ -81,14 +81,14 @@ class Player:
         match doing.fate:
             case Fate.KEPT:
                 await asyncio.sleep(doing.after_s)
-                await self._keep(doing.known, Order(text=known_text(doing.known), max_new_tokens=OUTPUT_TOKENS), spared)
+                order = Order(text=known_text(doing.known), max_new_tokens=OUTPUT_TOKENS)
+                await self._keep(doing.known, self._client.send(order), spared)
             case Fate.LATE:
                 await self._come_late(doing, spared)
             case _:
                 await self._end(doing)
 
-    async def _keep(self, known: int, order: Order, spared: bool) -> None:
-        sent = self._client.send(order)
+    async def _keep(self, known: int, sent: Sent, spared: bool) -> None:
         prefill, decode = await sent.prefill, await sent.decode
         self._answered(decode)
         if spared and not (prefill.is_good and decode.is_good):
@@ -117,8 +117,8 @@ class Player:
         self._answered(late)
         if late.is_good:
             self._wrong("decode came after prefill had given up, and was served")
-        text = known_text(doing.known)
-        await self._keep(doing.known, Order(text=text, max_new_tokens=OUTPUT_TOKENS, room=order.room), spared)
+        again = Order(text=known_text(doing.known), max_new_tokens=OUTPUT_TOKENS, room=order.room)
+        await self._keep(doing.known, await send_prefill_first(self._client, again), spared)
 
     async def _met(self, order: Order, prefill: "asyncio.Task[Answer]") -> None:
         """Prefill's scheduler has taken the request, or it is over already."""
