@@ -50,8 +50,9 @@ async def send_prefill_first(client: Client, order: Order, *, limit_s: float = 6
     """
     prefill = client.send_prefill(order)
     async with asyncio.timeout(limit_s):
-        while not (prefill.done() or remains(await client.tables("prefill"), order.room)):
-            await asyncio.sleep(0.01)
+        while not prefill.done():
+            if remains(await client.tables("prefill"), order.room):
+                break
     return Sent(order, prefill, client.send_decode(order))
 
 
