@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tests.pair.answers import Answer
 from tests.pair.running import Pair
 from tests.pair.side import Role
 from tests.pair.traffic import Client, Order, Sent
@@ -50,10 +51,15 @@ async def send_prefill_first(client: Client, order: Order, *, limit_s: float = 6
     """
     prefill = client.send_prefill(order)
     async with asyncio.timeout(limit_s):
-        while not prefill.done():
-            if remains(await client.tables("prefill"), order.room):
-                break
+        await accepted(client, order, prefill)
     return Sent(order, prefill, client.send_decode(order))
+
+
+async def accepted(client: Client, order: Order, prefill: "asyncio.Task[Answer]") -> None:
+    """Prefill's scheduler has taken the request, or it is over already."""
+    while not prefill.done():
+        if remains(await client.tables("prefill"), order.room):
+            return
 
 
 def leftovers(tables: Tables, rooms: Sequence[int] | None = None) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tests.demo.figures import OWN_TIMEOUT
 from tests.pair.answers import LOST, Answer
-from tests.pair.rest import comes_to_rest, leftovers, remains, send_prefill_first
+from tests.pair.rest import accepted, comes_to_rest, leftovers, send_prefill_first
 from tests.pair.running import Pair
 from tests.pair.side import Role
 from tests.pair.traffic import Client, Order, Sent
@@ -109,7 +109,7 @@ class Player:
     async def _come_late(self, doing: Doing, spared: bool) -> None:
         order = Order(text=fresh_text(doing.length))
         prefill = self._client.send_prefill(order)
-        await self._met(order, prefill)
+        await accepted(self._client, order, prefill)
         await self._client.abort(order.rid)
         await prefill
         await asyncio.sleep(doing.after_s)
@@ -119,12 +119,6 @@ class Player:
             self._wrong("decode came after prefill had given up, and was served")
         again = Order(text=known_text(doing.known), max_new_tokens=OUTPUT_TOKENS, room=order.room)
         await self._keep(doing.known, await send_prefill_first(self._client, again), spared)
-
-    async def _met(self, order: Order, prefill: "asyncio.Task[Answer]") -> None:
-        """Prefill's scheduler has taken the request, or it is over already."""
-        while not prefill.done():
-            if remains(await self._client.tables("prefill"), order.room):
-                return
 
     def _answered(self, decode: Answer) -> None:
         self.tally.counts["decode good" if decode.is_good else "decode ended"] += 1
