@@ -9,7 +9,9 @@ BIN := $(VENV)/bin
 SGLANG ?= 0.5.18
 ARGS ?=
 
-.PHONY: help demo test check fmt unit engine e2e stress bench clean
+FUZZ_SECONDS ?= 600
+
+.PHONY: help demo test check fmt unit engine e2e stress bench fuzz machines clean
 
 help:
 	@echo "make demo    the stock sglang pair without and with pd-sidecar: one table, build/demo.json"
@@ -17,6 +19,8 @@ help:
 	@echo "make e2e     the tests on real engine pairs"
 	@echo "make stress  30 minutes of mixed traffic and aborts on a TP 2 pair: nothing hangs, leaks or is wrong"
 	@echo "make bench   figures into build/bench.json"
+	@echo "make fuzz    coverage-guided fuzzing of every parser of outside bytes, FUZZ_SECONDS=600"
+	@echo "make machines  the core against its naive model: 2,000 examples of 100 steps"
 	@echo "make fmt     rewrite the sources as the formatter wants them"
 
 $(VENV)/.stamp: pyproject.toml
@@ -59,6 +63,16 @@ stress: $(VENV)/.stamp
 
 bench: $(VENV)/.stamp
 	$(BIN)/python -m bench $(ARGS)
+
+$(VENV)/.fuzz: $(VENV)/.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	touch $@
+
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
+
+machines: $(VENV)/.stamp
+	PD_SIDECAR_LONG=1 $(BIN)/python -m pytest tests/core/test_notifier_machine.py --verbose --durations=0 $(ARGS)
 
 clean:
 	rm -rf build/demo.json build/bench.json build/logs

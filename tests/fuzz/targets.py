@@ -14,7 +14,8 @@ from sglang_hooks.rank import Rank
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
 from sidecar.errors import WireError
-from sidecar.model import PROTOCOL, Hello
+from sidecar.model import PROTOCOL, ROOM_LIMIT, Hello
+from sidecar.wire.decode_half import MAGIC_INDEX, acknowledged_room, acknowledgement
 from sidecar.wire.ingress import FrameReader, encode, reply_reader, upward_reader
 
 OPEN_ROOM, FAILED_ROOM, SUCCEEDED_ROOM = 1, 2, 3
@@ -132,6 +133,24 @@ def control_messages(data: bytes) -> None:
     assert int(frames[0]) == FAILED_ROOM
 
 
+def decode_acknowledgement(data: bytes) -> None:
+    """A room that sglang could draw, none, or the documented error; and what is read can be said again."""
+    frames = frames_of(data)
+    try:
+        room = acknowledged_room(frames)
+    except WireError:
+        return
+    if room is not None:
+        assert 0 <= room < ROOM_LIMIT
+        assert acknowledged_room(acknowledgement(frames[:MAGIC_INDEX], room)) == room
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    target.__name__: target for target in (upward_stream, reply_stream, upward_facts, control_messages)
+    target.__name__: target
+    for target in (upward_stream, reply_stream, upward_facts, control_messages, decode_acknowledgement)
 }
+
+
+def seeds_of(target: str) -> str:
+    """The folder of the corpus. The streams share theirs: what one must read the other must refuse."""
+    return "control_messages" if target in ("control_messages", "decode_acknowledgement") else "streams"

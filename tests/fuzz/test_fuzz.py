@@ -1,4 +1,5 @@
-"""The kept corpus is replayed; then Hypothesis makes more of it. PD_SIDECAR_LONG=1 makes much more.
+"""The kept corpus is replayed; then Hypothesis makes more of it. PD_SIDECAR_LONG=1 makes much more,
+and `make fuzz` looks for what no example was thought of.
 
 A file of the corpus is one input. To keep a new one: write the bytes that a failure prints to corpus/TARGET/NAME.
 """
@@ -10,15 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sglang_hooks.contain import FAULTS
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import TARGETS, seeds_of
 
 CORPUS = Path(__file__).parent / "corpus"
 
 
 def kept(target: str) -> list[Path]:
-    """The streams share theirs: what one must read the other must refuse."""
-    folder = "control_messages" if target == "control_messages" else "streams"
-    return sorted((CORPUS / folder).iterdir())
+    return sorted((CORPUS / seeds_of(target)).iterdir())
 
 
 @st.composite
