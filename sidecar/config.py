@@ -12,6 +12,11 @@ from sidecar.errors import ConfigError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
+RELOADABLE = ("log_level", "record_limit", "settle_after_s", "idle_close_s", "idle_exit_s", "grace_s")
+"""What SIGHUP puts to use. The other settings say where the sidecar is found and who may come in: for these it must be
+started anew.
+"""
+
 
 class Config(Struct, frozen=True, kw_only=True):
     """`admin` is host and port, or None for no HTTP. `idle_exit_s` 0: never end by itself, as under a supervisor."""

@@ -5,15 +5,12 @@ from collections.abc import Callable
 import structlog
 from msgspec import structs
 
-from sidecar.config import Config
+from sidecar.config import RELOADABLE, Config
 from sidecar.core.limits import Limits
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import RoomLimits
 from sidecar.errors import ConfigError
 from sidecar.wire.kv_status import FORMS
-
-RELOADABLE = ("log_level", "record_limit", "settle_after_s", "idle_close_s", "idle_exit_s", "grace_s")
-"""The others say where the sidecar is found and who may come in: for these it must be started anew."""
 
 ACK_DELAY_S = 0.2
 

@@ -18,8 +18,8 @@ from sidecar.detach import Caller
 def run(ctx: click.Context, /, detach: bool, **_: Any) -> None:
     """Serve the prefill ranks of this host.
 
-    SIGHUP reads the log level again. Exit code: 0 nothing owed, 2 a setting that cannot work, 3 something is still
-    owed, 4 the socket is taken.
+    SIGHUP reads log level and limits again (`pd-sidecar config` says which). Exit code: 0 nothing owed, 2 a setting
+    that cannot work, 3 something is still owed, 4 the socket is taken.
     """
     caller: Caller = ctx.obj
     settings = effective(ctx)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from sidecar.config import Config, checked, default_socket, parse_admin, read_file
+from sidecar.config import RELOADABLE, Config, checked, default_socket, parse_admin, read_file
 from sidecar.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -75,7 +75,7 @@ def reread(command: click.Command, arguments: list[str]) -> Config:
 @click.option("--json", "as_json", is_flag=True, help="One object, by setting.")
 @click.pass_context
 def config(ctx: click.Context, /, as_json: bool, **_: Any) -> None:
-    """Print the settings that `run` would use here, and where each comes from.
+    """Print the settings that `run` would use here, where each comes from, and what it takes to change it.
 
     Exit code: 0 they can work, 2 one cannot.
     """
@@ -87,7 +87,8 @@ def config(ctx: click.Context, /, as_json: bool, **_: Any) -> None:
     width = max(len(str(row["value"])) for row in rows.values())
     for name, row in rows.items():
         shown = "-" if row["value"] is None else row["value"]
-        click.echo(f"{name:<15} {shown:<{width}}  {row['origin']:<11}  {row['flag']}, {row['variable']}")
+        when = "SIGHUP " if row["reloads"] else "restart"
+        click.echo(f"{name:<15} {shown:<{width}}  {row['origin']:<11}  {when}  {row['flag']}, {row['variable']}")
 
 
 def _row(ctx: click.Context, name: str) -> dict[str, str | int | float | None]:
@@ -98,6 +99,7 @@ def _row(ctx: click.Context, name: str) -> dict[str, str | int | float | None]:
     return {
         "value": str(value) if isinstance(value, Path) else value,
         "origin": _ORIGINS.get(ctx.get_parameter_source(name) or ParameterSource.DEFAULT, "default"),
+        "reloads": name in RELOADABLE,
         "flag": flag,
         "variable": variable(flag),
     }

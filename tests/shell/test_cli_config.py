@@ -54,7 +54,9 @@ def test_flag_wins_over_environment_and_that_over_the_file(
 def test_for_people_it_is_one_line_for_each_setting(command: Command) -> None:
     _, out, _ = command("config", "--socket", "/run/s.sock", "--record-limit", "7")
     rows = {line.split()[0]: line.split()[1:3] for line in out.splitlines()}
+    changed_by = {line.split()[0]: line.split()[3] for line in out.splitlines()}
 
+    assert (changed_by["record_limit"], changed_by["socket"]) == ("SIGHUP", "restart")
     assert list(Config.__struct_fields__) == list(rows)
     assert rows["socket"] == ["/run/s.sock", "flag"]
     assert rows["socket_group"] == ["-", "default"]

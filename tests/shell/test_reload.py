@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.config import Config
-from sidecar.reload import RELOADABLE, Settings
+from sidecar.config import RELOADABLE, Config
+from sidecar.reload import Settings
 from sidecar.shell.admin import FRESH_S
 from tests.shell.scene import LIMIT_S, Rank, free_port
 from tests.shell.test_process import logged, sidecar
