@@ -14,8 +14,16 @@ def handshake_fact(life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
 def conclusion_fact(life: Life, status: TerminalStatus, *, at_s: float) -> RoomConcluded:
     """`at_s` is used while the life has no time of its own."""
     cause = "" if status is TerminalStatus.SUCCESS else life.cause
-    at_s = life.concluded_at_s or at_s
-    return RoomConcluded(life.concluded_seq, life.room, life.number, status, cause, life.drained_in_time, at_s)
+    return RoomConcluded(
+        life.concluded_seq,
+        life.room,
+        life.number,
+        status,
+        cause,
+        life.drained_in_time,
+        life.concluded_at_s or at_s,
+        life.ending_since_s,
+    )
 
 
 def replay(table: LifeTable, *, now: float) -> Iterator[Fact]:

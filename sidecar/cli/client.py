@@ -106,6 +106,7 @@ class LifeView(Struct, frozen=True):
     is_early: bool
     cause: str
     ended_ago_s: float | None
+    end_took_s: float | None
     forgotten_in_s: float | None
     owed: int
     endpoints: list[LifeEndpointView]

@@ -131,14 +131,15 @@ Claim: TypeAlias = Owe | Settle | Reaffirm
 class Room:
     """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
 
-    `was_opened`: prefill has the request; until then only handshakes have made the life known, and it is *early*.
+    `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
     `is_reported`: it has ended, nothing is owed any more, and that has been noted.
     """
 
     def __init__(self, key: LifeKey, *, known_since_s: float = 0.0) -> None:
         self.key = key
         self.known_since_s = known_since_s
-        self.was_opened = False
+        self.opened_at_s = 0.0
+        self.end_began_at_s = 0.0
         self.owed = 0
         self.is_reported = False
         self.told: dict[DecodeEndpoint, OwedNotice] = {}

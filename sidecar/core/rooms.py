@@ -86,8 +86,8 @@ class RoomTable:
             return False
         room = room or self._add(key, now)
         self._early.pop(key, None)
-        is_news = not room.was_opened
-        room.was_opened = True
+        is_news = not room.opened_at_s
+        room.opened_at_s = room.opened_at_s or now
         return is_news
 
     def handshake(
@@ -135,6 +135,7 @@ class RoomTable:
         effect, claims = room.conclude(given, cause=fact.cause, at_s=at_s, expires_at=expires_at)
         self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
         if room.state is not before:
+            room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
             self._keep_end(room)
         return claims
 

@@ -39,6 +39,7 @@ class LifeLog:
             "prefill_rank": rank.hello.prefill_rank if rank else None,
             "cause": room.cause[:CAUSE_LIMIT],
             "drained": room.state is RoomState.FAILED,
+            "end_took_s": round(room.concluded_at_s - room.end_began_at_s, 6) if room.end_began_at_s else None,
             "endpoints": len(room.endpoints),
             "still_owed": room.owed,
             **_of_notices(room),

@@ -45,9 +45,10 @@ class _Life:
             "engine": rank.hello.engine if rank else None,
             "prefill_rank": rank.hello.prefill_rank if rank else None,
             "state": room.state.value,
-            "is_early": not (has_ended or room.was_opened),
+            "is_early": not (has_ended or room.opened_at_s),
             "cause": room.cause,
             "ended_ago_s": self._ago(room.concluded_at_s) if has_ended else None,
+            "end_took_s": room.concluded_at_s - room.end_began_at_s if room.end_began_at_s else None,
             "forgotten_in_s": room.expires_at - self._now if room.expires_at else None,
             "owed": room.owed,
             "endpoints": [self._endpoint(endpoint, shaken) for endpoint, shaken in room.endpoints.items()],
@@ -105,7 +106,10 @@ class _Life:
 
     def _happened(self) -> Iterator[tuple[float, str, DecodeEndpoint | None]]:
         room = self._room
-        yield room.known_since_s, "first heard of", None
+        if room.known_since_s != room.opened_at_s:
+            yield room.known_since_s, "first heard of", None
+        yield room.opened_at_s, "prefill has the request", None
+        yield room.end_began_at_s, "prefill began to give it up", None
         yield room.concluded_at_s, _END_EVENTS.get(room.state, ""), None
         for endpoint, shaken in room.endpoints.items():
             yield shaken.at_s, "shook hands", endpoint
@@ -121,8 +125,8 @@ class _Life:
 
 
 _END_EVENTS = {
-    RoomState.FAILED: "prefill gave it up and had nothing more to write",
-    RoomState.UNDRAINED: "prefill gave it up, but may still be writing",
+    RoomState.FAILED: "given up: drained, nothing more is written",
+    RoomState.UNDRAINED: "given up: not drained in time, prefill may still be writing",
     RoomState.SUCCEEDED: "the transfer succeeded",
 }
 
@@ -167,7 +171,7 @@ def _without_a_notice(room: Room, shaken: Handshake) -> str:
     if room.state is RoomState.OPEN and shaken.is_settled:
         return "gave the request up itself: nothing to tell"
     if room.state is RoomState.OPEN:
-        return "waits: prefill serves the request" if room.was_opened else "waits: prefill has not taken the request"
+        return "waits: prefill serves the request" if room.opened_at_s else "waits: prefill has not taken the request"
     if shaken.is_settled and room.state is RoomState.FAILED:
         return "nothing owed: it was told before, gave up itself, or has restarted"
     return _WITHOUT.get(room.state, "not told: no status message is known that its transfer backend takes")

@@ -1,11 +1,15 @@
 """What is kept of a life for `trace` and for the log: when what happened, and that it is finished."""
 
+import math
+
+import pytest
+
 from sidecar.core.actions import LifeKey, Outcome, Retire
 from sidecar.core.limits import Limits
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.room import TOLD_LIMIT, Room, RoomState
 from sidecar.core.rooms import RoomLimits
-from sidecar.model import DecodeEndpoint
+from sidecar.model import DecodeEndpoint, RoomConcluded, TerminalStatus
 from tests.core.scene import E1, E2, START, TTL_S, Scene
 
 
@@ -35,6 +39,16 @@ def test_a_life_keeps_when_it_was_opened_met_and_ended() -> None:
 
     room = life(scene)
     assert (room.known_since_s, room.endpoints[E1].at_s, room.concluded_at_s) == (START, START + 1, START + 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [(START - 2.5, START - 2.5), (START + 1, 0.0), (-1.0, 0.0), (math.nan, 0.0), (-math.inf, 0.0)]
+)
+def test_an_end_keeps_when_it_began_if_that_can_be(said: float, kept: float) -> None:
+    scene = joined()
+    scene.tell(RoomConcluded(1, 1, 1, TerminalStatus.FAILED, "gone", True, START, said))
+
+    assert life(scene).end_began_at_s == kept
 
 
 def test_a_notice_that_has_ended_keeps_its_attempts_and_its_evidence() -> None:

@@ -46,7 +46,7 @@ def test_an_end_with_nothing_sent_is_told_at_once(make_rank: MakeRank) -> None:
     rank.release(life, "Aborted")
 
     assert [RoomOpened(1, ROOM, 1), DecodeHandshake(2, ROOM, 1, D1, "s1")] == told[:2]
-    assert [RoomConcluded(3, ROOM, 1, TerminalStatus.FAILED, "Aborted", True, 100.0)] == told[2:]
+    assert [RoomConcluded(3, ROOM, 1, TerminalStatus.FAILED, "Aborted", True, 100.0, 100.0)] == told[2:]
 
 
 def test_an_end_waits_for_the_last_chunk(make_rank: MakeRank) -> None:

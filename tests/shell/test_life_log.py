@@ -71,6 +71,7 @@ def test_a_life_is_one_line_when_it_is_over(journal: Journal) -> None:
         "prefill_rank": 0,
         "cause": "Aborted by AbortReq.",
         "drained": True,
+        "end_took_s": None,
         "endpoints": 2,
         "still_owed": 0,
         "outcomes": {"held_up": 1, "expired": 1},

@@ -9,6 +9,7 @@ from sidecar.core.actions import Outcome
 from sidecar.core.endpoint_queue import OwedNotice
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import RoomLimits
+from sidecar.model import RoomConcluded, TerminalStatus
 from sidecar.shell.story import _ENDS, room_document
 from tests.core.scene import E1, E2, START, TTL_S, Scene, hello
 
@@ -185,9 +186,9 @@ def test_the_events_are_in_order_with_calendar_and_age() -> None:
     events = life(scene)["events"]
 
     assert [event["event"].partition(",")[0] for event in events] == [
-        "first heard of",
+        "prefill has the request",
         "shook hands",
-        "prefill gave it up and had nothing more to write",
+        "given up: drained",
         "refused an attempt",
         "first hand-off",
         "over: held_up",
@@ -220,3 +221,19 @@ def test_a_life_says_whose_it_is_and_how_it_ended() -> None:
         (1, "engine", "Aborted by AbortReq."),
     ]
     assert lives[0]["forgotten_in_s"] == TTL_S
+
+
+def test_an_end_that_had_to_drain_says_how_long_that_took() -> None:
+    scene = joined()
+    shaken(scene)
+    scene.advance(3.0)
+    said = RoomConcluded(9, 1, 1, TerminalStatus.FAILED, "Aborted by AbortReq.", True, scene.now, scene.now - 1.25)
+    scene.tell(said)
+    found = life(scene)
+
+    assert found["end_took_s"] == 1.25
+    assert [event["event"].partition(":")[0] for event in found["events"]][-3:] == [
+        "prefill began to give it up",
+        "given up",
+        "first hand-off",
+    ]

@@ -48,7 +48,17 @@ hellos = st.builds(
 facts = st.one_of(
     st.builds(RoomOpened, numbers, numbers, numbers),
     st.builds(DecodeHandshake, numbers, numbers, numbers, endpoints, texts),
-    st.builds(RoomConcluded, numbers, numbers, numbers, st.sampled_from(TerminalStatus), texts, st.booleans(), seconds),
+    st.builds(
+        RoomConcluded,
+        numbers,
+        numbers,
+        numbers,
+        st.sampled_from(TerminalStatus),
+        texts,
+        st.booleans(),
+        seconds,
+        seconds,
+    ),
     st.builds(DecodeAborted, numbers, numbers, numbers, endpoints),
     st.builds(DecodeAcknowledged, numbers, numbers, numbers, endpoints),
     st.builds(DecodeRegistered, numbers, endpoints, texts, small),
@@ -141,3 +151,13 @@ def test_fields_added_later_are_skipped() -> None:
     body = msgspec.msgpack.encode(["goodbye", 7, "something new"])
 
     assert list(upward_reader().feed(len(body).to_bytes(4, "big") + body)) == [Goodbye(7)]
+
+
+def test_a_conclusion_of_an_older_plugin_has_no_beginning() -> None:
+    """Plugin and sidecar may be upgraded in any order."""
+    newer = encode(RoomConcluded(1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0, 3.0))
+    *older, _ = msgspec.msgpack.decode(newer[4:])
+    body = msgspec.msgpack.encode(older)
+
+    [read] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
+    assert read == RoomConcluded(1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0)
