@@ -72,8 +72,8 @@ class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake"):
 
 
 class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded"):
-    """The life ended at this rank. `at_s` is the host's monotonic clock; `began_at_s` is when the end began, by an abort
-    or an error: between the two lie drain and agreement. 0: not known.
+    """The life ended at this rank. `at_s` is the host's monotonic clock. `began_at_s` is when an abort or an error
+    began the end, 0 if not known: drain and agreement lie between the two.
 
     FAILED and `drained`: this rank writes nothing more for it, so decode may be told. FAILED and not `drained`: the
     drain timeout passed first; only a decode that holds its pages itself may be told.
