@@ -34,6 +34,11 @@ HOOK_POINTS = (
         "record_failure", f"{COMMON}.conn.CommonKVManager.record_failure", ("self", "bootstrap_room", "failure_reason")
     ),
     HookPoint(
+        "worker_status",
+        "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager.sync_status_to_decode_endpoint",
+        ("self", "remote", "dst_port", "room", "status", "prefill_rank"),
+    ),
+    HookPoint(
         "sender_init", f"{COMMON}.conn.CommonKVSender.__init__", ("self", "mgr", "bootstrap_addr", "bootstrap_room")
     ),
     HookPoint("sender_abort", f"{COMMON}.conn.CommonKVSender.abort", ("self",)),

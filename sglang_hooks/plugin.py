@@ -15,6 +15,7 @@ from sglang_hooks.hooks.manager import (
     ControlMessages,
     around_record_failure,
     around_update_status,
+    around_worker_status,
 )
 from sglang_hooks.hooks.queue import ChunkCount
 from sglang_hooks.hooks.scheduler import SchedulerHooks
@@ -65,6 +66,7 @@ class Plugin:
         return {
             "update_status": around_update_status,
             "record_failure": around_record_failure,
+            "worker_status": around_worker_status,
             "sender_init": around_init,
             "sender_abort": around_abort,
             "sender_clear": around_clear,

@@ -207,6 +207,12 @@ class Rank:
             newer = self.table.find_open(life.room)
             return newer is not None and newer is not life
 
+    def is_taken_over(self, life: Life, endpoint: DecodeEndpoint) -> bool:
+        """The endpoint takes part in a newer life of the room, and would take a word about this one for that."""
+        with self.lock:
+            newer = self.table.find_open(life.room)
+            return newer is not None and newer is not life and endpoint in newer.endpoints
+
     # -- drain
 
     def chunk_put(self, room: int) -> Life | None:

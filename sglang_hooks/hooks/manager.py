@@ -173,3 +173,27 @@ def _may_record(manager: Any, room: int) -> bool:
     if life is None:
         return not rank.is_late(room)
     return not (life.ending and room in manager.failure_records)
+
+
+def around_worker_status(original: Callable[..., None], manager: Any, remote: str, dst_port: int, *rest: int) -> None:
+    """`rest`: room, status, prefill rank."""
+    if not _is_not_for_decode(manager, DecodeEndpoint(remote, dst_port), status=rest[1]):
+        original(manager, remote, dst_port, *rest)
+
+
+@contained(otherwise=False)
+def _is_not_for_decode(manager: Any, endpoint: DecodeEndpoint, *, status: int) -> bool:
+    """A transfer worker's word about the life whose chunk it has in hand: of an older life to an endpoint of the
+    room's new one, never; of a failure, not while other ranks may still be writing, since decode up to 0.5.20 frees
+    its pages at the first Failed. The agreed end tells that, given a sidecar."""
+    rank, life = rank_of(manager), life_in_hand()
+    if rank is None or life is None:
+        return False
+    if rank.is_taken_over(life, endpoint):
+        return True
+    return status == FAILED and not life.concluded and not is_alone(manager) and rank.emitter.traffic.connected
+
+
+def is_alone(manager: Any) -> bool:
+    """No other rank takes part in this one's requests."""
+    return bool(manager.attn_tp_size == 1 and manager.attn_cp_size == 1 and manager.pp_size == 1)

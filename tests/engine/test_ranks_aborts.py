@@ -31,12 +31,14 @@ def test_handshake_complete_on_one_rank_only(raised: Raise, fault: str) -> None:
     assert scene.told(ROOM) == [1, 1]
     assert scene.answers("a") == ABORTED
 
-    scene.decode.ranks[1].shake(1, ROOM, scene.decode.pages[ROOM])
+    scene.decode.ranks[1].shake(scene.ranks[1], ROOM, scene.decode.pages[ROOM])
     if fault:
         scene.ranks[1].shaken(ROOM)
         assert "transfer_infos" in scene.ranks[1].tables(ROOM)
         return
-    assert scene.decode.ranks[1].abort_is_acknowledged(1, ROOM)  # the bootstrap thread is past the handshake
+    assert scene.decode.ranks[1].abort_is_acknowledged(
+        scene.ranks[1], ROOM
+    )  # the bootstrap thread is past the handshake
     assert [[rank.port] for rank in scene.decode.ranks] == [endpoints(scene, number) for number in (0, 1)]
     assert scene.is_clean(ROOM)
 
@@ -151,6 +153,29 @@ def test_chunks_of_the_old_request_do_not_pass_for_those_of_the_rooms_new_one(ra
 
     assert (scene.answers("a"), scene.answers("c")) == (ABORTED, FINISHED)
     assert scene.decode.holds("c", ROOM)
+    assert scene.is_clean(ROOM)
+
+
+def test_a_write_of_the_old_request_does_not_report_for_the_rooms_new_one(raised: Raise) -> None:
+    """Its last chunk is in the middle of its write when the room is used again, at the same decode endpoint, which
+    would take the Success for that of the new request."""
+    scene = raised()
+    scene.ranks[1].hold()
+    scene.admit("a", ROOM, 4)
+    scene.ranks.iterate(times=2)
+    scene.ranks[1].begun(1)
+    scene.ranks.abort("a")
+    scene.decode.pages.pop(ROOM)
+    scene.admit("c", ROOM, 4)
+
+    scene.ranks[1].let_go()
+    scene.ranks[1].settled()
+    assert scene.decode.ranks[1].hears() == []
+    scene.play()
+
+    assert (scene.answers("a"), scene.answers("c")) == (FINISHED, FINISHED)
+    assert scene.decode.holds("c", ROOM)
+    assert scene.decode.ranks[1].hears() == [(ROOM, 4, 1)]
     assert scene.is_clean(ROOM)
 
 

@@ -192,7 +192,7 @@ def test_decodes_abort_reaches_one_rank_between_poll_and_pop(raised: Raise) -> N
     scene.ranks[1].after_next_poll(ROOM, FAILED)
     for member in scene.ranks:
         member.begin("iterate")
-    scene.decode.ranks[1].abort(1, ROOM)
+    scene.decode.ranks[1].abort(scene.ranks[1], ROOM)
     for member in scene.ranks:
         member.finish()
 

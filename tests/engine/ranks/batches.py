@@ -61,14 +61,14 @@ class Planner:
 
     def plan(self, running_batch: Batch) -> Any:
         scheduler = self._scheduler
-        req = scheduler.chunked_req
-        if req is None and scheduler.waiting_queue:
-            req = scheduler.waiting_queue[0]
-            scheduler.waiting_queue = scheduler.waiting_queue[1:]
+        req = scheduler.chunked_req or next(iter(scheduler.waiting_queue), None)
         if req is None:
             return SimpleNamespace(batch_to_run=None, running_batch=running_batch)
         begin = req.extend_range.end if req.extend_range is not None else 0
         end = min(begin + self._chunk, len(req.origin_input_ids))
+        if scheduler.token_to_kv_pool_allocator.available_size() < end - begin:
+            return SimpleNamespace(batch_to_run=None, running_batch=running_batch)
+        scheduler.waiting_queue = [each for each in scheduler.waiting_queue if each is not req]
         req.extend_range = Range(begin, end)
         scheduler.chunked_req = req if end < len(req.origin_input_ids) else None
         if scheduler.chunked_req is not None:
@@ -78,7 +78,6 @@ class Planner:
 
     def _allocate(self, req: Any, begin: int, end: int) -> None:
         pages = self._scheduler.token_to_kv_pool_allocator.alloc(end - begin)
-        assert pages is not None, "prefill's pool is full"
         if req.req_pool_idx is None:
             self._scheduler.req_to_token_pool.alloc([req])
         self._scheduler.req_to_token_pool.write((req.req_pool_idx, slice(begin, end)), pages.to(torch.int32))

@@ -33,6 +33,7 @@ class Controls:
         self._facts: list[Any] = []
         if self._rank is not None:
             self._rank.emitter.post = self._facts.append  # type: ignore[method-assign]
+            self._rank.emitter.traffic.connected = True
 
     # -- what there is
 
@@ -79,6 +80,10 @@ class Controls:
             int(scheduler.req_to_metadata_buffer_idx_allocator.available_size()),
         )
 
+    def occupy(self, pages: int) -> None:
+        """Pages that others hold for good."""
+        assert self._scheduler.token_to_kv_pool_allocator.alloc(pages) is not None
+
     def lives(self) -> dict[str, int]:
         return {} if self._rank is None else self._rank.table.counts()
 
@@ -87,6 +92,10 @@ class Controls:
 
     def faults(self) -> dict[str, int]:
         return dict(FAULTS)
+
+    def lose_sidecar(self) -> None:
+        assert self._rank is not None
+        self._rank.emitter.traffic.connected = False
 
     # -- transfers
 

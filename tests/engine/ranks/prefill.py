@@ -1,5 +1,6 @@
 """One prefill rank's real manager, pools and scheduler, as `Scheduler.init_disaggregation` leaves them."""
 
+import os
 from collections import deque
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -50,6 +51,7 @@ def pretend_configuration(place: Place, engine: Engine) -> None:
         f"{CONN}.get_pp_group": lambda: None,
         f"{CONN}.CommonKVManager.register_to_bootstrap": lambda _manager: None,
         f"{CONN}.CommonKVSender._register_prefill_dp_rank": lambda _sender: None,
+        "sglang_hooks.emitter.Emitter.start": lambda _emitter: None,  # the test is the sidecar
         f"{MOONCAKE}.get_parallel": lambda: parallel,
         f"{MOONCAKE}.get_memory": lambda: SimpleNamespace(enable_unified_memory=False),
         f"{MOONCAKE}.get_mooncake_transfer_engine": lambda: engine,
@@ -58,6 +60,8 @@ def pretend_configuration(place: Place, engine: Engine) -> None:
         "sglang.srt.managers.schedule_batch.get_serving": lambda: serving,
         "sglang.srt.managers.scheduler.get_mm": lambda: SimpleNamespace(mm_feature_transport=""),
     }
+    if place.layout.all_cp:
+        os.environ["SGLANG_DISAGGREGATION_ALL_CP_RANKS_TRANSFER"] = "1"
     stack = ExitStack()
     for target, value in pretended.items():
         stack.enter_context(mock.patch(target, value))

@@ -16,6 +16,7 @@ class Scene:
         self.ranks = ranks
         self.decode = decode
         self._facts: list[list[Fact]] = [[] for _ in ranks]
+        self._delivered: set[tuple[int, int]] = set()
 
     def admit(self, rid: str, room: int, tokens: int) -> None:
         """A request that decode has shaken hands for; the next iteration takes it out of the bootstrap queue."""
@@ -43,6 +44,20 @@ class Scene:
         return [
             fact for fact in facts if isinstance(fact, RoomConcluded) and fact.room == room and fact.status is status
         ]
+
+    def deliver(self) -> None:
+        """The sidecar's part: decode is told of every end of drained ranks that it has not been told of, and acts."""
+        ended = [
+            (number, fact.room)
+            for number, facts in enumerate(self.facts())
+            for fact in facts
+            if isinstance(fact, RoomConcluded) and fact.status is TerminalStatus.FAILED and fact.drained
+        ]
+        for number, room in ended:
+            if (number, room) not in self._delivered:
+                self._delivered.add((number, room))
+                self.decode.notify(number % len(self.decode.ranks), room, number)
+        self.decode.take_statuses()
 
     def inflight(self) -> Any:
         """The same on every rank, or the next poll hangs the engine."""

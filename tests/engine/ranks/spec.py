@@ -17,11 +17,16 @@ DRAIN_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sizes of the groups; a rank's number counts TP fastest, then CP, then DP, as sglang's does."""
+    """Sizes of the groups; a rank's number counts TP fastest, then CP, then DP, as sglang's does.
+
+    `all_cp`: every CP rank sends its share of the pages (SGLANG_DISAGGREGATION_ALL_CP_RANKS_TRANSFER), not the first
+    alone.
+    """
 
     tp: int = 2
     cp: int = 1
     dp: int = 1
+    all_cp: bool = False
 
     @property
     def world(self) -> int:
@@ -37,6 +42,10 @@ class Place:
     cp: int
     dp: int
     layout: Layout
+
+    @property
+    def sends(self) -> bool:
+        return self.cp == 0 or self.layout.all_cp
 
 
 @dataclass(frozen=True, slots=True)
