@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import structs
+
 from sglang_hooks.contain import note_fault
 from sidecar.errors import WireError
 from sidecar.model import PROTOCOL, Accepted, Fact, Hello, Refusal, Reply, Settled, Welcome
@@ -80,6 +82,7 @@ class Emitter:
         self._overflowed = False
         self._unsent_limit = UNSENT_LIMIT
         self._complained = False
+        self._has_told_overflow = False
         self._failures_in_a_row = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pd-sidecar-emitter", daemon=True)
@@ -200,7 +203,7 @@ class Emitter:
             reader = reply_reader()
             try:
                 stream.connect(self._path)
-                stream.sendall(encode(self._source.hello()))
+                stream.sendall(encode(structs.replace(self._source.hello(), facts_dropped=self.traffic.facts_dropped)))
                 early = self._await_welcome(stream, reader)
             except (OSError, WireError) as error:
                 self._failed(error)
@@ -210,12 +213,26 @@ class Emitter:
             for reply in early:
                 self._handle(reply)
             self._serve(stream, reader)
+            if self._overflowed:
+                self._tell_overflow()
             return True
         finally:
             with self._lock:
                 self._socket = None
             with self._sending:
                 stream.close()
+
+    def _tell_overflow(self) -> None:
+        """In the log once in a process: the counts say how it went on."""
+        if self._has_told_overflow:
+            return
+        self._has_told_overflow = True
+        logger.warning(
+            "pd-sidecar: the sidecar at %s did not read; %d queued facts were given up, and what still lives is told "
+            "again on the next stream. Further losses are only counted (facts_dropped).",
+            self._path,
+            self.traffic.facts_dropped,
+        )
 
     def _failed(self, error: Exception) -> None:
         """Counts a failed try. It is told in the log once for each outage; a sidecar that was just started is given

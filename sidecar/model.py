@@ -35,7 +35,8 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
 
     `engine` is equal for all ranks of one server on a host. `prefill_rank` is sglang's `prefill_unique_rank`.
     `hooks` holds the verdict for each hook point, because sglang only logs a hook that did not apply.
-    `record_ttl_s` is max(bootstrap timeout, waiting timeout, 300).
+    `record_ttl_s` is max(bootstrap timeout, waiting timeout, 300). `facts_dropped` counts what has not fitted the
+    queue since this process began; a replay made good for it.
     """
 
     protocol: int
@@ -51,6 +52,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     backend: str
     record_ttl_s: float
     hooks: dict[str, str]
+    facts_dropped: int = 0
 
 
 class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):

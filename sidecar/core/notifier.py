@@ -196,7 +196,9 @@ class Notifier:
             kind = "protocol" if hello.protocol != PROTOCOL else "implausible_hello"
             self._refuse(stream, kind, reason)
             return
-        is_back = self.ranks.of(hello.process) is not None
+        known = self.ranks.of(hello.process)
+        is_back = known is not None
+        self.stats.facts_dropped += max(0, hello.facts_dropped - (known.hello.facts_dropped if known else 0))
         _, replaced = self.ranks.join(hello, stream)
         if replaced is not None:
             self._refuse(replaced, "replaced", "the same process said hello on a newer stream")

@@ -24,6 +24,7 @@ class Stats:
     facts: Counter[str] = dataclasses.field(default_factory=Counter)
     facts_replayed: int = 0
     facts_implausible: int = 0
+    facts_dropped: int = 0
     refused_streams: Counter[str] = dataclasses.field(default_factory=Counter)
     ranks_joined: int = 0
     ranks_left: int = 0

@@ -81,6 +81,7 @@ class SidecarCollector(Collector):
         yield _by_label("facts", "Facts received from ranks.", "kind", {**kinds, **stats.facts})
         yield _counter("facts_replayed", "Facts that an earlier stream had brought already.", stats.facts_replayed)
         yield _counter("facts_implausible", "Facts dropped because no engine can mean them.", stats.facts_implausible)
+        yield _counter("facts_dropped", "Facts that did not fit a rank's queue; it replayed.", stats.facts_dropped)
         refused: Counter[str] = stats.refused_streams + self._counted.ingress.junk
         yield _by_label("streams_refused", "Streams refused or closed for what they sent.", "reason", refused)
         yield _counter("streams", "Streams accepted.", self._counted.ingress.accepted)

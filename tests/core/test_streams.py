@@ -228,3 +228,12 @@ def test_repr_shows_the_state(scene: Scene) -> None:
     assert repr(scene.notifier) == f"<Notifier {parts[0]!r} {parts[1]!r} {parts[2]!r}>"
     assert repr(scene.notifier.ranks) == "<RankTable connected=1 known=1>"
     assert repr(scene.notifier.ranks.of("p")) == "<Rank p rank=0 stream=1 seq=-1>"
+
+
+def test_what_a_rank_dropped_is_counted_once_however_often_it_comes_back() -> None:
+    scene = Scene()
+    for dropped in (0, 7, 7, 9):
+        scene.join("p", said=msgspec.structs.replace(hello("p"), facts_dropped=dropped))
+    scene.join("q", said=msgspec.structs.replace(hello("q"), facts_dropped=2))
+
+    assert scene.notifier.stats.facts_dropped == 11

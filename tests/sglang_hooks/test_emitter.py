@@ -68,7 +68,7 @@ def test_a_successor_hears_what_is_not_settled(make_rank: MakeRank, socket_path:
 
 
 def test_a_sidecar_that_does_not_read_blocks_nobody(
-    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SIGSTOP of the sidecar: the queue is bounded, the drop is counted, and the next stream replays what lives."""
     monkeypatch.setattr(emitter_module, "UNSENT_LIMIT", 1_000)
@@ -88,8 +88,10 @@ def test_a_sidecar_that_does_not_read_blocks_nobody(
         assert rank.emitter.traffic.facts_dropped > 0
         assert slowest_s < 1.0
         sidecar.read_on()
-        sidecar.meet(2)
+        again = sidecar.meet(2)
         wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")
+        assert again.facts_dropped == rank.emitter.traffic.facts_dropped
+        assert [record.levelname for record in caplog.records if "did not read" in record.message] == ["WARNING"]
 
 
 def test_a_success_is_in_the_kernel_before_it_is_pushed(make_rank: MakeRank, socket_path: Path) -> None:

@@ -114,6 +114,20 @@ async def test_streams_are_bounded(service: Service) -> None:
     assert service.ingress.junk == {"too_many_streams": 1}
 
 
+async def test_a_client_that_floods_delays_no_other(service: Service) -> None:
+    """Its facts are read a piece at a time, and everybody has a turn in between."""
+    flood = 20_000
+    with decode() as waiting:
+        async with ranks(service.path, "p", "q") as [good, loud]:
+            good.handshake(1, waiting.endpoint)
+            await service.until(lambda: service.notifier.stats.endpoint_ups == 1)
+            loud.say_raw(b"".join(encode(RoomOpened(number, number, number)) for number in range(1, flood + 1)))
+            good.failed(1)
+            await waiting.told()
+
+            assert service.notifier.stats.facts["RoomOpened"] < flood
+
+
 class Listener:
     def receive(self, stream: int, message: object) -> None: ...
 

@@ -32,6 +32,7 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "facts": {"kind": {kind.__name__ for kind in Fact.__args__}},
     "facts_replayed": {},
     "facts_implausible": {},
+    "facts_dropped": {},
     "streams": {},
     "streams_refused": {"reason": REASONS_OF_STREAMS},
     "malformed_input": {"source": {"stream", "hello", "fact"}},
