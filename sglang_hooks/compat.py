@@ -12,6 +12,7 @@ from typing import Any
 
 COMMON = "sglang.srt.disaggregation.common"
 PREFILL = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
+BOOTSTRAP_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
 PIPELINE = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
@@ -56,6 +57,7 @@ HOOK_POINTS = (
     HookPoint("send_chunk", f"{PREFILL}.send_kv_chunk", ("self", "req", "last_chunk", "end_idx")),
     HookPoint("inflight", f"{PREFILL}.process_disagg_prefill_inflight_queue", ("self", "rids_to_check")),
     HookPoint("prefill_chunk", f"{PREFILL}.process_prefill_chunk", ("self", "last_batch", "running_batch")),
+    HookPoint("pop_bootstrapped", f"{BOOTSTRAP_QUEUE}.pop_bootstrapped", ("self", "return_failed_reqs")),
     HookPoint("pp_transferred", f"{PIPELINE}._pp_pd_get_prefill_transferred_ids", ("self",)),
 )
 

@@ -17,6 +17,7 @@ from sglang_hooks.hooks.manager import (
     around_update_status,
     around_worker_status,
 )
+from sglang_hooks.hooks.pipeline import PipelineHooks
 from sglang_hooks.hooks.queue import ChunkCount
 from sglang_hooks.hooks.scheduler import SchedulerHooks
 from sglang_hooks.hooks.sender import around_abort, around_clear, around_init
@@ -49,7 +50,8 @@ class Plugin:
         self._findings = findings
         self._parts = parts
         self._rank: Rank | None = None
-        self._scheduler = SchedulerHooks(parts)
+        self._pipeline = PipelineHooks()
+        self._scheduler = SchedulerHooks(parts, self._pipeline)
 
     def register_hooks(self) -> None:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - only inside an engine
@@ -78,7 +80,8 @@ class Plugin:
             "send_chunk": scheduler.around_send_chunk,
             "inflight": scheduler.around_inflight,
             "pp_transferred": scheduler.around_inflight,
-            "prefill_chunk": scheduler.around_prefill_chunk,
+            "prefill_chunk": self._pipeline.around_prefill_chunk,
+            "pop_bootstrapped": self._pipeline.around_pop_bootstrapped,
         }
 
     def after_hooks(self) -> dict[str, Callable[..., None]]:

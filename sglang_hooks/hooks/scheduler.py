@@ -11,6 +11,7 @@ from sglang_hooks.compat import EngineParts
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import FAILED, EndingPoller, settle_verdict
 from sglang_hooks.hooks.manager import rank_of
+from sglang_hooks.hooks.pipeline import PipelineHooks
 from sglang_hooks.hooks.sender import drop_remains, end_and_purge, life_of, nothing_was_sent
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
@@ -20,8 +21,9 @@ ABORTED = "Aborted"
 
 
 class SchedulerHooks:
-    def __init__(self, parts: EngineParts) -> None:
+    def __init__(self, parts: EngineParts, pipeline: PipelineHooks) -> None:
         self._parts = parts
+        self._pipeline = pipeline
         self._inflight_of: Any = None
 
     # -- abort_request
@@ -69,19 +71,6 @@ class SchedulerHooks:
         return isinstance(req.to_finish, self._parts.finish_abort)
 
     # -- process_pending_chunked_abort
-
-    def around_prefill_chunk(self, original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        """The pipeline's loop never looks for pending chunked aborts: done here, where the loop without one does it.
-
-        Every stage gets the abort in the same turn of its loop, so all of them end the request at the same chunk.
-        """
-        if self._is_pipeline(scheduler):
-            scheduler.process_pending_chunked_abort()
-        original(scheduler, *args, **kwargs)
-
-    @contained(otherwise=False)
-    def _is_pipeline(self, scheduler: Any) -> bool:
-        return _rank(scheduler) is not None and scheduler.ps.pp_size > 1
 
     def around_chunked_abort(self, original: Callable[..., None], scheduler: Any) -> None:
         req = self._chunked_to_end(scheduler)
@@ -193,7 +182,7 @@ class SchedulerHooks:
         self, original: Callable[..., list[int]], pollers: Any, *args: Any, **kwargs: Any
     ) -> list[int]:
         if self._inflight_of is None:
-            return original(pollers, *args, **kwargs)
+            return self._pipeline.agreed(original(pollers, *args, **kwargs))
         lives = self._lives_in_flight(pollers)
         if lives is None:
             return original(pollers, *args, **kwargs)

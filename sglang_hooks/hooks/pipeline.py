@@ -1,0 +1,48 @@
+"""Hooks for prefill in stages (pipeline parallelism): what stock's loop for it leaves out, or decides on one stage
+alone.
+
+Every stage meets the same requests, aborts and consensus in the same turn of its loop; what a stage's own socket hears
+(decode's abort, a lost peer) it hears when it may. Queues may only follow the former: stages that launch different
+batches wait for each other for good.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang_hooks.contain import contained
+from sglang_hooks.hooks.agreement import BOOTSTRAPPING, FAILED
+from sglang_hooks.hooks.manager import rank_of
+
+
+class PipelineHooks:
+    def __init__(self) -> None:
+        self._is_popping = False
+
+    def around_prefill_chunk(self, original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        """The pipeline's loop never looks for pending chunked aborts: done here, where the loop without one does it."""
+        if self._is_staged(scheduler):
+            scheduler.process_pending_chunked_abort()
+        original(scheduler, *args, **kwargs)
+
+    @contained(otherwise=False)
+    def _is_staged(self, scheduler: Any) -> bool:
+        return rank_of(scheduler.disagg_prefill_bootstrap_queue.kv_manager) is not None and scheduler.ps.pp_size > 1
+
+    def around_pop_bootstrapped(self, original: Callable[..., Any], queue: Any, *args: Any, **kwargs: Any) -> Any:
+        """Polls made in here are about requests that the consensus of the stages does not name (stock 0.5.18 drops
+        those that have failed on this stage, while another may be about to compute them)."""
+        self._is_popping = self._pops_by_consensus(queue)
+        try:
+            return original(queue, *args, **kwargs)
+        finally:
+            self._is_popping = False
+
+    @contained(otherwise=False)
+    def _pops_by_consensus(self, queue: Any) -> bool:
+        return rank_of(queue.kv_manager) is not None and queue.pp_size > 1
+
+    def agreed(self, polls: list[int]) -> list[int]:
+        """Without the failures of this stage alone. A next round of the consensus has them, for all stages."""
+        if not self._is_popping:
+            return polls
+        return [BOOTSTRAPPING if poll == FAILED else poll for poll in polls]
