@@ -6,7 +6,6 @@ scheduler computes.
 """
 
 import contextlib
-import logging
 import os
 import select
 import socket
@@ -18,12 +17,11 @@ from typing import Protocol
 
 from msgspec import structs
 
+from sglang_hooks.complaints import Complaints
 from sglang_hooks.contain import note_fault
 from sidecar.errors import WireError
 from sidecar.model import PROTOCOL, Accepted, Fact, Hello, Refusal, Reply, Settled, Welcome
 from sidecar.wire.ingress import FrameReader, encode, reply_reader
-
-logger = logging.getLogger("pd_sidecar")
 
 UNSENT_LIMIT = 32_768
 """Facts queued for a sidecar that does not read. Beyond it the stream is given up, and the replay on the next one
@@ -35,7 +33,6 @@ WELCOME_LIMIT_S = 5.0
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
 WRITE_LIMIT_S = 0.005
-PATIENCE_TRIES = 12  # about 15 s
 
 
 class Source(Protocol):
@@ -81,9 +78,7 @@ class Emitter:
         self._given_up = False
         self._overflowed = False
         self._unsent_limit = UNSENT_LIMIT
-        self._complained = False
-        self._has_told_overflow = False
-        self._failures_in_a_row = 0
+        self._complaints = Complaints(path)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pd-sidecar-emitter", daemon=True)
 
@@ -214,7 +209,7 @@ class Emitter:
                 self._handle(reply)
             self._serve(stream, reader)
             if self._overflowed:
-                self._tell_overflow()
+                self._complaints.overflowed(self.traffic.facts_dropped)
             return True
         finally:
             with self._lock:
@@ -222,37 +217,13 @@ class Emitter:
             with self._sending:
                 stream.close()
 
-    def _tell_overflow(self) -> None:
-        """In the log once in a process: the counts say how it went on."""
-        if self._has_told_overflow:
-            return
-        self._has_told_overflow = True
-        logger.warning(
-            "pd-sidecar: the sidecar at %s did not read; %d queued facts were given up, and what still lives is told "
-            "again on the next stream. Further losses are only counted (facts_dropped).",
-            self._path,
-            self.traffic.facts_dropped,
-        )
-
     def _failed(self, error: Exception) -> None:
-        """Counts a failed try. It is told in the log once for each outage; a sidecar that was just started is given
-        time first."""
         absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
         why_not_started = self._on_absent() if absent else None
         reason = str(error) if why_not_started is None else f"{error}; {why_not_started}"
         self.traffic.failures += 1
         self.traffic.last_failure = reason
-        self._failures_in_a_row += 1
-        is_starting = absent and why_not_started is None and self._failures_in_a_row < PATIENCE_TRIES
-        if self._complained or is_starting:
-            return
-        self._complained = True
-        logger.warning(
-            "pd-sidecar: no sidecar at %s (%s). The engine serves as stock sglang does: decode is not told when "
-            "prefill gives a request up. Trying again quietly.",
-            self._path,
-            reason,
-        )
+        self._complaints.failed(reason, is_being_started=absent and why_not_started is None)
 
     def _await_welcome(self, stream: socket.socket, reader: FrameReader[Reply]) -> list[Reply]:
         while True:
@@ -290,9 +261,7 @@ class Emitter:
         self.traffic.connects += 1
         self.traffic.connected = True
         self.traffic.last_failure = ""
-        self._complained = False
-        self._failures_in_a_row = 0
-        logger.info("pd-sidecar: connected to the sidecar at %s, %d facts replayed", self._path, replayed)
+        self._complaints.connected(replayed)
         self.flush()
 
     def _serve(self, stream: socket.socket, reader: FrameReader[Reply]) -> None:

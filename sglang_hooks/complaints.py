@@ -1,0 +1,45 @@
+"""What the engine's log is told of the stream to the sidecar: each trouble once, not each time it is met."""
+
+import logging
+
+logger = logging.getLogger("pd_sidecar")
+
+PATIENCE_TRIES = 12  # about 15 s
+
+
+class Complaints:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._failures_in_a_row = 0
+        self._has_complained = False
+        self._has_told_overflow = False
+
+    def connected(self, facts_replayed: int) -> None:
+        self._has_complained = False
+        self._failures_in_a_row = 0
+        logger.info("pd-sidecar: connected to the sidecar at %s, %d facts replayed", self._path, facts_replayed)
+
+    def failed(self, reason: str, *, is_being_started: bool) -> None:
+        """Once for each outage; a sidecar that is being started is given time first."""
+        self._failures_in_a_row += 1
+        if self._has_complained or (is_being_started and self._failures_in_a_row < PATIENCE_TRIES):
+            return
+        self._has_complained = True
+        logger.warning(
+            "pd-sidecar: no sidecar at %s (%s). The engine serves as stock sglang does: decode is not told when "
+            "prefill gives a request up. Trying again quietly.",
+            self._path,
+            reason,
+        )
+
+    def overflowed(self, facts_dropped: int) -> None:
+        """Once in a process: the counts say how it went on."""
+        if self._has_told_overflow:
+            return
+        self._has_told_overflow = True
+        logger.warning(
+            "pd-sidecar: the sidecar at %s did not read; %d queued facts were given up, and what still lives is told "
+            "again on the next stream. Further losses are only counted (facts_dropped).",
+            self._path,
+            facts_dropped,
+        )
