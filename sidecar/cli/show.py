@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 import click
@@ -20,6 +21,9 @@ from sidecar.cli.client import (
     TraceView,
 )
 from sidecar.model import ROOM_LIMIT
+
+FOUND = "found"
+"""The verdict of a hook point that is in."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -94,17 +98,31 @@ def status_lines(view: StatusView) -> Iterator[str]:
     yield ""
     if view.ranks:
         ranks = sorted(view.ranks, key=lambda rank: (rank.engine, rank.dp_rank, rank.prefill_rank))
-        yield from _table(("RANK", "TP PP DP", "PID", "ENGINE", "SGLANG", "BACKEND", "HOOKS"), map(_rank_row, ranks))
+        yield from _table(
+            ("RANK", "TP PP DP", "PID", "ENGINE", "SGLANG", "BACKEND", "HOOKS"),
+            map(_rank_row, ranks),
+            map(_rank_colour, ranks),
+        )
     else:
         yield "no rank is connected"
     yield ""
     if view.endpoints:
         columns = ("ENDPOINT", "CONNECTION", "PENDING", "HANDED OFF", "REFUSALS", "RETRY")
-        yield from _table(columns, map(_endpoint_row, view.endpoints))
+        yield from _table(columns, map(_endpoint_row, view.endpoints), map(_endpoint_colour, view.endpoints))
     else:
         yield "no decode endpoint is known"
     if view.endpoints_left_out:
         yield f"and {view.endpoints_left_out} more"
+
+
+def _rank_colour(rank: RankView) -> str | None:
+    return None if set(rank.hooks.values()) <= {FOUND} else "red"
+
+
+def _endpoint_colour(endpoint: EndpointView) -> str | None:
+    if endpoint.pending:
+        return "red" if endpoint.connection != "up" else "yellow"
+    return "green" if endpoint.connection == "up" else None
 
 
 def _rank_row(rank: RankView) -> tuple[str, ...]:
@@ -132,11 +150,15 @@ def _endpoint_row(endpoint: EndpointView) -> tuple[str, ...]:
     )
 
 
-def _table(columns: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+def _table(
+    columns: tuple[str, ...], rows: Iterator[tuple[str, ...]], colours: Iterable[str | None] = ()
+) -> Iterator[str]:
+    """Each row in its colour; on what is no terminal click leaves colours out."""
     filled = [columns, *rows]
     widths = [max(map(len, column)) for column in zip(*filled, strict=True)]
-    for row in filled:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    for row, colour in zip(filled, chain((None,), colours, repeat(None)), strict=False):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        yield click.style(line, bold=row is columns, fg=colour)
 
 
 def trace_lines(view: TraceView) -> Iterator[str]:

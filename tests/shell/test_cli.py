@@ -9,9 +9,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 
+import click
 import pytest
 import pytest_asyncio
 
+from sidecar.cli.client import BoundsView, EndpointView, OwedView, RankView, RoomsView, StatusView
+from sidecar.cli.show import status_lines
 from sidecar.model import DecodeEndpoint
 from tests.shell.admin import admin_of
 from tests.shell.command import Command
@@ -44,6 +47,29 @@ async def test_status_shows_ranks_and_what_is_owed_to_whom(patient: Service, add
     assert "mooncake  1 found" in out
     assert f"127.0.0.1:{port}  down" in out
     assert json.loads(as_json)["ranks"][0]["process"] == "p"
+
+
+def test_on_a_terminal_what_is_wrong_is_coloured() -> None:
+    ordinary = EndpointView("h", 1, "up", 0, 0, 0, None)
+    unreachable = EndpointView("h", 2, "down", 3, 0, 3, 1.0)
+    good = RankView("e", 0, 0, 0, 0, 1, "0.5.18", "mooncake", {"abort": "found"})
+    lacking = RankView("e", 1, 1, 0, 0, 2, "0.5.18", "mooncake", {"abort": "sglang.x is missing"})
+    view = StatusView(
+        "1",
+        "epoch",
+        BoundsView(1024, 100, 64, 4096, 5.0, 600.0),
+        [good, lacking],
+        RoomsView(0, 0, 0),
+        OwedView(3, 3, 1.0),
+        [ordinary, unreachable],
+        0,
+    )
+    lines = list(status_lines(view))
+
+    assert [click.unstyle(line) for line in lines if "\x1b[31m" in line] == [
+        "1     1 0 0     2    e       0.5.18  mooncake  1 sglang.x is missing",
+        "h:2       down        3        0           3         in 1.0 s",
+    ]
 
 
 async def test_status_of_an_idle_sidecar_says_so(address: str, command: Command) -> None:

@@ -1,6 +1,11 @@
 """Log output: one JSON object for each line, and files that stay small."""
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +52,17 @@ def test_without_a_file_it_is_stderr(capsys: pytest.CaptureFixture[str]) -> None
     structlog.get_logger("sidecar").info("heard")
 
     assert json.loads(capsys.readouterr().err)["event"] == "heard"
+
+
+def test_on_a_terminal_it_is_text_for_people() -> None:
+    ours, theirs = pty.openpty()
+    program = (
+        "import structlog; from sidecar.shell.log import configure; configure(level='info', file=None); "
+        "structlog.get_logger('sidecar').warning('rank lost', open_rooms=3)"
+    )
+    subprocess.run([sys.executable, "-c", program], stderr=theirs, check=True, timeout=30)
+    os.close(theirs)
+    said = re.sub(r"\x1b\[[0-9;]*m", "", os.read(ours, 4096).decode())
+    os.close(ours)
+
+    assert re.search(r"\[warning\s*\] rank lost\s+open_rooms=3", said)
