@@ -187,10 +187,9 @@ class LifeTable:
         """Those that decode may still wait in; a sidecar need not know the others."""
         return [life for life in self._early.values() if life.early_since_s + self._ttl_s > now]
 
-    @property
-    def is_quiet(self) -> bool:
-        """No request is here and none is waited for."""
-        return not (self._open or self._early)
+    def is_quiet(self, *, now: float) -> bool:
+        """No request is here, and decode waits for none."""
+        return not (self._open or self.early_lives(now=now))
 
     def counts(self) -> dict[str, int]:
         return {

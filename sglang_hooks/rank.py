@@ -252,7 +252,7 @@ class Rank:
         """At an orderly end, so that it is no news. With a request still here there is no goodbye: decode is then told
         by our death, as it must be."""
         with self.lock:
-            if self.table.is_quiet:
+            if self.table.is_quiet(now=self._clock()):
                 self.emitter.post(Goodbye(self._seq()))
         self.emitter.flush()
         self.emitter.stop(limit_s=limit_s)

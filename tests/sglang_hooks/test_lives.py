@@ -66,7 +66,7 @@ def test_an_early_life_that_everybody_left_is_gone(table: LifeTable) -> None:
     meet(table, 7, D1)
     table.leave_early(7, D1)
 
-    assert table.is_quiet
+    assert table.is_quiet(now=1.0)
     assert table.open(7).number == 2
 
 
@@ -84,7 +84,8 @@ def test_an_early_life_is_not_open(table: LifeTable) -> None:
 
     assert table.find_open(7) is None
     assert not table.has_ended(7, now=1.0)
-    assert not table.is_quiet
+    assert not table.is_quiet(now=1.0)
+    assert table.is_quiet(now=301.0)
 
 
 def test_early_rooms_are_bounded_and_counted(table: LifeTable) -> None:
