@@ -97,7 +97,9 @@ class Player:
             self._wrong(f"prompt {known} gave {decode.output_ids}, expected {self._expected[known]}")
 
     async def _end(self, doing: Doing) -> None:
+        """Once prefill has accepted it: of a request that never came there prefill has nothing to tell."""
         sent = self._client.send(Order(text=fresh_text(doing.length), max_new_tokens=OUTPUT_TOKENS))
+        await accepted(self._client, sent.order, sent.prefill)
         await asyncio.sleep(doing.after_s)
         if doing.fate is Fate.HUNG_UP:
             sent.prefill.cancel()
