@@ -1,7 +1,6 @@
 """What the admin address of a running sidecar says, read and checked."""
 
 import http.client
-import json
 from typing import TypeVar
 
 import msgspec
@@ -137,7 +136,7 @@ class Admin:
             answer = connection.getresponse()
             body = answer.read(ANSWER_LIMIT_BYTES)
             if answer.status == http.client.OK:
-                json.loads(body)
+                msgspec.json.decode(body)
                 return body
             reason = f"HTTP {answer.status} to {path}"
         except OSError as error:
@@ -145,7 +144,7 @@ class Admin:
             raise NoAnswerError(
                 f"no answer from {self._address}: {said}. Does a sidecar run there? (--admin, PD_SIDECAR_ADMIN)"
             ) from error
-        except (http.client.HTTPException, ValueError) as error:
+        except (http.client.HTTPException, msgspec.DecodeError, RecursionError) as error:
             reason = type(error).__name__
         finally:
             connection.close()

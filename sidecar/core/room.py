@@ -140,6 +140,7 @@ class Room:
         self.known_since_s = known_since_s
         self.opened_at_s = 0.0
         self.end_began_at_s = 0.0
+        self.end_seq = 0
         self.owed = 0
         self.is_reported = False
         self.told: dict[DecodeEndpoint, OwedNotice] = {}
@@ -176,9 +177,13 @@ class Room:
         return [Settle(endpoint, Outcome.DECODE_ABORTED)]
 
     def acknowledged(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
-        """Only of an endpoint that shook hands: nobody else can have been told."""
+        """Only of an endpoint that shook hands, and only after the end: nobody else can have been told."""
         known = self.endpoints.get(endpoint)
-        if known is None or seq <= known.seq or self.advance(RoomInput.ACKNOWLEDGED) is not Effect.SETTLE:
+        if (
+            known is None
+            or seq <= max(known.seq, self.end_seq)
+            or self.advance(RoomInput.ACKNOWLEDGED) is not Effect.SETTLE
+        ):
             return []
         self.settled(endpoint, seq)
         return [Settle(endpoint, Outcome.ACKNOWLEDGED)]
@@ -211,7 +216,7 @@ class Room:
         self.is_reported = False
 
     def note_ended(self, owed: OwedNotice) -> None:
-        self.owed -= 1
+        self.owed = max(0, self.owed - 1)  # it may be older than this, if the life was evicted and came back
         endpoint = owed.key.endpoint
         if len(self.told) < TOLD_LIMIT or endpoint in self.told:
             self.told[endpoint] = owed

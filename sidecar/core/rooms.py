@@ -135,6 +135,7 @@ class RoomTable:
         effect, claims = room.conclude(given, cause=fact.cause, at_s=at_s, expires_at=expires_at)
         self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
         if room.state is not before:
+            room.end_seq = fact.seq
             room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
             self._keep_end(room)
         return claims

@@ -204,6 +204,16 @@ def test_an_ack_of_an_earlier_request_settles_no_later_one() -> None:
     assert len(scene.notifier.outbox) == 1
 
 
+def test_an_ack_from_before_the_end_settles_nothing_when_it_is_heard_again() -> None:
+    scene = joined()
+    scene.handshake(1, 1, E1)
+    early = scene.acknowledged(1, 1, E1)
+    scene.failed(1, 1)
+    scene.tell(early)
+
+    assert len(scene.notifier.outbox) == 1
+
+
 def test_an_ack_of_a_life_that_is_open_or_unknown_means_nothing() -> None:
     scene = joined()
     scene.acknowledged(2, 2, E1)

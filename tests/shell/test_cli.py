@@ -155,8 +155,10 @@ def stranger(code: int, body: bytes) -> Iterator[str]:
     ("code", "body", "said"),
     [
         (404, b"{}", "HTTP 404"),
-        (200, b"<html>", "JSONDecodeError"),
-        (200, b"\xff\xfe\xff", "UnicodeDecodeError"),
+        (200, b"<html>", "DecodeError"),
+        (200, b"\xff\xfe\xff", "DecodeError"),
+        (200, b"NaN", "DecodeError"),
+        (200, b"[" * 100_000, "RecursionError"),
         (200, b'{"epoch": 1}', "Expected `str`, got `int`"),
     ],
 )
