@@ -6,6 +6,7 @@ Prefill computes 4 tokens an iteration. With overlap a chunk is sent in the iter
 import pytest
 
 from tests.engine.ranks.scene import Raise, RankEndedError, Scene
+from tests.engine.ranks.spec import PAGES, SLOTS
 
 pytestmark = pytest.mark.engine
 
@@ -65,7 +66,7 @@ def test_without_the_wait_a_rank_is_told_of_while_it_writes(raised: Raise, fault
 
     assert scene.inflight() == []
     assert scene.ranks[1].transfers() == (1, 0)
-    assert scene.ranks.each("free") == [(32, 8)] * 2 or fault == "is done while it writes"
+    assert scene.ranks.each("free") == [(PAGES, SLOTS)] * 2 or fault == "is done while it writes"
     if fault == "is done while it writes":
         assert scene.told(ROOM) == [1, 0]
 
@@ -237,7 +238,7 @@ def test_transfer_error_on_one_rank_alone(raised: Raise, fault: str) -> None:
 
     scene.ranks.iterate(times=2)
     if fault:
-        assert (scene.inflight(), scene.ranks[0].transfers(), scene.ranks[0].free()) == ([], (1, 0), (32, 8))
+        assert (scene.inflight(), scene.ranks[0].transfers(), scene.ranks[0].free()) == ([], (1, 0), (PAGES, SLOTS))
         return
     assert scene.inflight() == ["a"]
     assert scene.told(ROOM) == [0, 0]
@@ -272,3 +273,16 @@ def test_drain_timeout_on_one_rank_changes_a_poll_value_and_nothing_else(raised:
     scene.ranks[1].let_go(-1)
     assert scene.is_clean(ROOM)
     assert scene.told(ROOM) == [1, 1]
+
+
+def test_a_rank_that_leaves_at_its_drain_timeout_hangs_the_others(raised: Raise) -> None:
+    scene = raised(fault="decides alone", limit_s=1.0)
+    inflight(scene, 0, 1)
+    scene.ranks[1].expire_drain()
+
+    def until_they_part() -> None:
+        scene.ranks.abort("a")
+        scene.ranks.iterate(times=2)
+
+    with pytest.raises(RankEndedError):
+        until_they_part()

@@ -62,7 +62,7 @@ def test_prefill_reuses_source_pages_only_when_they_are_read(raised: Raise, plug
     """A is aborted between chunks while its first is still being read. Stock gives its pages to B at once, and the
     reader sends B's KV for A's."""
     scene = raised(plugin=plugin)
-    scene.ranks.each("occupy", 16)
+    scene.ranks.each("occupy", PAGES - 16)
     scene.ranks.each("hold")
     scene.admit("a", FIRST, TOKENS)
     scene.ranks.iterate(times=2)
@@ -94,12 +94,20 @@ def one_transfer_fails(scene: Scene) -> None:
     scene.ranks.iterate(times=3)
 
 
-def test_a_transfer_error_on_one_rank_is_not_told_while_the_other_writes(raised: Raise, fork: Fork) -> None:
-    """Stock's worker tells decode of it at once, from 0.5.18 to 0.5.20 with the same harm as an eager notice."""
-    scene = raised()
+@pytest.mark.parametrize("fault", ["", "tells a failure at once"])
+def test_a_transfer_error_on_one_rank_is_not_told_while_the_other_writes(raised: Raise, fork: Fork, fault: str) -> None:
+    """Stock's worker tells decode of it at once, with the same harm as an eager notice."""
+    scene = raised(fault=fault)
     decode_pages_only_for(scene, TOKENS)
     one_transfer_fails(scene)
     scene.deliver()
+    if fault:
+        serve_from_another_prefill(scene, fork, "b", SECOND)
+        scene.ranks[0].let_go()
+        scene.ranks[0].settled()
+        assert not scene.decode.holds("b", SECOND)
+        return
+
     assert not scene.decode.reserve(SECOND, TOKENS)
 
     scene.ranks[0].let_go()

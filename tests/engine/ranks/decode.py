@@ -119,9 +119,15 @@ class Decode:
         self.pages: dict[int, np.ndarray[Any, Any]] = {}
         self.meet(company)
 
+    def senders(self, company: Company) -> list[Member]:
+        return [each for each in company if company.layout.place(each.number).sends]
+
+    def fed_by(self, prefill: Member) -> DecodeRank:
+        return self.ranks[prefill.number % len(self.ranks)]
+
     def meet(self, company: Company) -> None:
-        for prefill in self._senders(company):
-            self._fed_by(prefill).meet(prefill, tp_size=company.layout.tp)
+        for prefill in self.senders(company):
+            self.fed_by(prefill).meet(prefill, tp_size=company.layout.tp)
 
     def occupy(self, pages: int) -> None:
         """Pages that other requests hold for good."""
@@ -137,9 +143,9 @@ class Decode:
     def shake(self, room: int, tokens: int, *, only: int | None = None, company: Company | None = None) -> None:
         """Decode takes pages for the request and tells all prefill ranks, or one only so far."""
         assert room in self.pages or self.reserve(room, tokens), "decode's pool is full"
-        told = [each for each in self._senders(company or self._company) if only is None or each.number == only]
+        told = [each for each in self.senders(company or self._company) if only is None or each.number == only]
         for prefill in told:
-            self._fed_by(prefill).shake(prefill, room, self.pages[room])
+            self.fed_by(prefill).shake(prefill, room, self.pages[room])
         for prefill in told:
             prefill.shaken(room)
 
@@ -172,9 +178,3 @@ class Decode:
         for rank in self.ranks:
             rank.close()
         self._context.term()
-
-    def _senders(self, company: Company) -> list[Member]:
-        return [each for each in company if company.layout.place(each.number).sends]
-
-    def _fed_by(self, prefill: Member) -> DecodeRank:
-        return self.ranks[prefill.number % len(self.ranks)]

@@ -13,6 +13,8 @@ from sglang_hooks.hooks.sender import life_of
 SCHEDULER = "sglang_hooks.hooks.scheduler"
 SENDER = "sglang_hooks.hooks.sender"
 AGREEMENT = "sglang_hooks.hooks.agreement"
+MANAGER = "sglang_hooks.hooks.manager"
+QUEUE = "sglang_hooks.hooks.queue"
 
 
 def take_out(name: str) -> None:
@@ -78,7 +80,22 @@ def _forgets_the_verdict() -> Replacements:
 
 
 def _lets_late_handshakes_in() -> Replacements:
-    return {"sglang_hooks.hooks.manager.ControlMessages._keep_back": lambda *_: False}
+    return {f"{MANAGER}.ControlMessages._keep_back": lambda *_: False}
+
+
+def _takes_old_chunks() -> Replacements:
+    return {f"{QUEUE}.ChunkCount._is_of_an_old_life": lambda _count: False}
+
+
+def _reports_for_the_new_life() -> Replacements:
+    return {
+        f"{MANAGER}._older_life_in_hand": lambda _rank, _room: None,
+        f"{MANAGER}._is_not_for_decode": lambda *_, **__: False,
+    }
+
+
+def _tells_a_failure_at_once() -> Replacements:
+    return {f"{MANAGER}._is_not_for_decode": lambda *_, **__: False}
 
 
 def _finds_lives_by_room() -> Replacements:
@@ -102,4 +119,7 @@ FAULTS: dict[str, Callable[[], Replacements]] = {
     "forgets the verdict": _forgets_the_verdict,
     "lets late handshakes in": _lets_late_handshakes_in,
     "finds lives by room": _finds_lives_by_room,
+    "takes old chunks": _takes_old_chunks,
+    "reports for the new life": _reports_for_the_new_life,
+    "tells a failure at once": _tells_a_failure_at_once,
 }

@@ -41,9 +41,13 @@ class Scene:
 
     @staticmethod
     def ends(facts: list[Fact], room: int, status: TerminalStatus) -> list[RoomConcluded]:
-        return [
-            fact for fact in facts if isinstance(fact, RoomConcluded) and fact.room == room and fact.status is status
-        ]
+        """One for each life: a late handshake has its end told again."""
+        ends = {
+            fact.life: fact
+            for fact in facts
+            if isinstance(fact, RoomConcluded) and fact.room == room and fact.status is status
+        }
+        return list(ends.values())
 
     def deliver(self) -> None:
         """The sidecar's part: decode is told of every end of drained ranks that it has not been told of, and acts."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-PAGES = 32
+PAGES = 256
 """Token slots of each KV pool, prefill's and decode's; a page is one token."""
 
 HEAD_BYTES = 32
