@@ -156,6 +156,7 @@ def gathered(
     chunk: int = 4,
     optimistic: int = 0,
     limit_s: float = 10.0,
+    sidecar: str = "",
 ) -> Iterator[Company]:
     """`chunk`: tokens of one prefill batch. `optimistic`: how often a request is computed before decode has come."""
     with tempfile.TemporaryDirectory(prefix="ranks") as directory:
@@ -173,6 +174,7 @@ def gathered(
                         chunk=chunk,
                         optimistic=optimistic,
                         limit_s=limit_s,
+                        sidecar=sidecar,
                         rendezvous=str(Path(directory, "rendezvous")),
                         address=address,
                     )

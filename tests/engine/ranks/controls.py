@@ -24,14 +24,19 @@ def wait_until(claim: Callable[[], bool], what: str) -> None:
 
 
 class Controls:
-    def __init__(self, scheduler: Any, manager: Any, engine: Engine, collectives: Collectives) -> None:
+    def __init__(self, scheduler: Any, manager: Any, engine: Engine, collectives: Collectives, *, sidecar: str) -> None:
         self._scheduler = scheduler
         self._manager = manager
         self._engine = engine
         self._collectives = collectives
         self._rank: Rank | None = vars(manager).get("_pd_sidecar_rank")
         self._facts: list[Any] = []
-        if self._rank is not None:
+        if self._rank is None:
+            return
+        if sidecar:
+            self._rank.emitter._path = sidecar  # noqa: SLF001 - where the settings would have said
+            self._rank.emitter._thread.start()  # noqa: SLF001 - held back until now
+        else:
             self._rank.emitter.post = self._facts.append  # type: ignore[method-assign]
             self._rank.emitter.traffic.connected = True
 
@@ -158,8 +163,12 @@ class Controls:
     def pop(self, rids: list[str]) -> list[str]:
         return [req.rid for req in self._scheduler.process_disagg_prefill_inflight_queue(rids)]
 
-    def abort(self, rid: str) -> None:
-        self._scheduler.abort_request(AbortReq(rid=rid))
+    def abort(self, rid: str) -> float:
+        """Answers the seconds it took."""
+        request = AbortReq(rid=rid)
+        began = time.perf_counter()
+        self._scheduler.abort_request(request)
+        return time.perf_counter() - began
 
     # -- collectives
 

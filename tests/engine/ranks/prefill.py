@@ -74,7 +74,7 @@ class Pools:
     def __init__(self) -> None:
         heads = HEAD_BYTES // 2  # float16
         self.kv = MHATokenToKVPool(PAGES, 1, torch.float16, 1, heads, 1, "cpu", False)
-        self.requests = ReqToTokenPool(16, PAGES, "cpu", False)
+        self.requests = ReqToTokenPool(SLOTS, PAGES, "cpu", False)
         self.pages = TokenToKVPoolAllocator(PAGES, torch.float16, "cpu", self.kv, False)
         self.slots = ReqToMetadataIdxAllocator(SLOTS)
         self.cache = ChunkCache(

@@ -1,6 +1,8 @@
 """A rank's process: it builds the rank, then runs sglang's own event loop, which the test feeds."""
 
+import itertools
 import os
+import time
 import traceback
 from array import array
 from datetime import timedelta
@@ -82,9 +84,11 @@ class _Rank:
         self._scheduler = make_scheduler(spec, pools, manager, groups)
         self._overlap = spec.overlap
         self._owes_answer = False
+        self._laps: list[float] = []
+        self._laps_to_go = 0
         if spec.fault:
             faults.take_out(spec.fault)
-        self._controls = Controls(self._scheduler, manager, engine, Collectives(groups))
+        self._controls = Controls(self._scheduler, manager, engine, Collectives(groups), sidecar=spec.sidecar)
         self._scheduler.request_receiver = SimpleNamespace(recv_requests=self._next_messages)
         self._scheduler._request_dispatcher = self._dispatch  # noqa: SLF001 - sglang's own name
 
@@ -96,6 +100,8 @@ class _Rank:
 
     def _next_messages(self) -> list[Message]:
         """Where the event loop asks for input: the iteration before is over, and the test decides what comes next."""
+        if self._laps_to_go:
+            return self._next_lap()
         if self._owes_answer:
             self._owes_answer = False
             self._connection.send((WENT_ROUND, None))
@@ -104,11 +110,24 @@ class _Rank:
             if order.name == "iterate":
                 self._owes_answer = True
                 return list(order.arguments)
+            if order.name == "spin":
+                (self._laps_to_go,) = order.arguments
+                self._laps = []
+                return self._next_lap()
             try:
                 answer = ("answer", getattr(self._controls, order.name)(*order.arguments))
             except Exception:
                 answer = ("failed", traceback.format_exc())
             self._connection.send(answer)
+
+    def _next_lap(self) -> list[Message]:
+        """The loop goes round by itself, without input; the time of each iteration is the answer."""
+        self._laps.append(time.perf_counter())
+        self._laps_to_go -= 1
+        if not self._laps_to_go:
+            self._connection.send(("answer", [later - earlier for earlier, later in itertools.pairwise(self._laps)]))
+            return self._next_messages()
+        return []
 
     def _dispatch(self, message: Message) -> Any:
         if isinstance(message, Admit):

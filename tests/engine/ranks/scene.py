@@ -15,6 +15,7 @@ class Scene:
     def __init__(self, ranks: Company, decode: Decode) -> None:
         self.ranks = ranks
         self.decode = decode
+        self.admitted = 0
         self._facts: list[list[Fact]] = [[] for _ in ranks]
         self._delivered: set[tuple[int, int]] = set()
 

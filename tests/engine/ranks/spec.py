@@ -9,8 +9,8 @@ PAGES = 256
 HEAD_BYTES = 32
 """Bytes of one token in one layer's K, and in its V."""
 
-SLOTS = 8
-"""Metadata slots."""
+SLOTS = 80
+"""Metadata slots, and the most requests at a time."""
 
 DRAIN_TIMEOUT_S = 30.0
 
@@ -51,7 +51,8 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class RankSpec:
     """`fault`: the guard of the plugin that is taken out (`faults`). `limit_s` bounds each collective: a rank that
-    waits longer for the others dies of it, and the test sees that."""
+    waits longer for the others dies of it, and the test sees that. `sidecar`: the socket that facts go to, else the
+    test takes them from the rank."""
 
     number: int
     layout: Layout
@@ -61,6 +62,7 @@ class RankSpec:
     chunk: int
     optimistic: int
     limit_s: float
+    sidecar: str
     rendezvous: str
     address: str
 
