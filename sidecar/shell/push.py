@@ -138,7 +138,12 @@ class PushPool:
 
 
 class _Link:
-    """A PUSH socket and its monitor. The monitor's descriptor fires once for a batch of events: it is read dry."""
+    """A PUSH socket and its monitor. The monitor's descriptor fires once for a batch of events: it is read dry.
+
+    libzmq's I/O thread waits, with the PUSH socket's monitor locked, while an event finds no taker: so our end of the
+    pair has no bound and goes only after the monitor has been stopped. Otherwise that thread and this one are stuck for
+    good.
+    """
 
     def __init__(
         self,
@@ -160,6 +165,7 @@ class _Link:
             address = f"inproc://monitor-{next(_serial)}"
             self.push.monitor(address, _WATCHED)
             self._monitor = context.socket(zmq.PAIR)
+            self._monitor.setsockopt(zmq.RCVHWM, 0)
             self._monitor.connect(address)
             self._monitor_fd = int(self._monitor.getsockopt(zmq.FD))
             self.push.connect(f"tcp://[{host}]:{endpoint.port}" if ":" in host else f"tcp://{host}:{endpoint.port}")
@@ -172,8 +178,8 @@ class _Link:
     def close(self, linger_ms: int) -> None:
         self._is_closed = True
         self._loop.remove_reader(self._monitor_fd)
-        self._monitor.close(linger=0)
         self.push.monitor(None, 0)
+        self._monitor.close(linger=0)
         self.push.close(linger=linger_ms)
 
     def _read_monitor(self) -> None:
