@@ -1,10 +1,26 @@
-"""What the engine's log is told of the stream to the sidecar: each trouble once, not each time it is met."""
+"""What is told of the stream to the sidecar: counts, and in the engine's log each trouble once."""
 
 import logging
+from dataclasses import dataclass
 
 logger = logging.getLogger("pd_sidecar")
 
 PATIENCE_TRIES = 12  # about 15 s
+
+
+@dataclass
+class Traffic:
+    """Plain counters; `last_failure` is why there is no stream now, empty while there is one."""
+
+    connected: bool = False
+    connects: int = 0
+    failures: int = 0
+    last_failure: str = "not tried yet"
+    facts_sent: int = 0
+    facts_dropped: int = 0
+    facts_replayed: int = 0
+    accepted_seq: int = 0
+    refusals: int = 0
 
 
 class Complaints:

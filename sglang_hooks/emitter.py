@@ -12,12 +12,11 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
 from msgspec import structs
 
-from sglang_hooks.complaints import Complaints
+from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import note_fault
 from sidecar.errors import WireError
 from sidecar.model import PROTOCOL, Accepted, Fact, Hello, Refusal, Reply, Settled, Welcome
@@ -44,21 +43,6 @@ class Source(Protocol):
         """All that still lives, oldest first. Called with the lock held."""
 
     def settled(self, reply: Settled) -> None: ...
-
-
-@dataclass
-class Traffic:
-    """Plain counters; `last_failure` is why there is no stream now, empty while there is one."""
-
-    connected: bool = False
-    connects: int = 0
-    failures: int = 0
-    last_failure: str = "not tried yet"
-    facts_sent: int = 0
-    facts_dropped: int = 0
-    facts_replayed: int = 0
-    accepted_seq: int = 0
-    refusals: int = 0
 
 
 class Emitter:
