@@ -278,7 +278,8 @@ def readiness(service: Service) -> dict[str, Any] | None:
     """The sockets are bound. Which ranks have said hello is told, and is no condition: they come when they come."""
     if not service.ingress.is_serving:
         return None
-    return {"ranks": [hello.prefill_rank for hello in service.notifier.ranks.hellos]}
+    hellos = service.notifier.ranks.hellos
+    return {"ranks": [{"engine": hello.engine, "prefill_rank": hello.prefill_rank} for hello in hellos]}
 
 
 def _bounds(service: Service) -> Bounds:

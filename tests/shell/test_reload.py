@@ -15,7 +15,7 @@ import pytest
 from sidecar.config import RELOADABLE, Config
 from sidecar.reload import Settings
 from sidecar.shell.admin import FRESH_S
-from tests.shell.scene import LIMIT_S, Rank, free_port
+from tests.shell.scene import LIMIT_S, Rank, free_port, hello
 from tests.shell.test_process import logged, sidecar
 
 FIRST = {"record_limit": 10, "settle_after_s": 5.0, "idle_close_s": 600.0}
@@ -125,3 +125,17 @@ def test_a_reload_that_changes_nothing_changes_nothing() -> None:
     settings.reload(applied.append)
 
     assert (settings.now, applied, levels) == (config, [config], ["info"])
+
+
+async def test_readiness_names_the_ranks_that_have_said_hello(place: Path) -> None:
+    def ready(address: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"http://{address}/readyz", timeout=LIMIT_S) as answer:
+            return dict(json.loads(answer.read()))
+
+    async with running(place) as it:
+        assert await asyncio.to_thread(ready, it.address) == {"is_ready": True, "ranks": []}
+        rank = await Rank.join(place, hello(prefill_rank=3))
+        told = await asyncio.to_thread(ready, it.address)
+        await rank.leave()
+
+    assert told == {"is_ready": True, "ranks": [{"engine": "engine", "prefill_rank": 3}]}
