@@ -161,6 +161,7 @@ def _reload(service: Service, supervised: Supervised | None) -> None:
 
 def _apply(service: Service, config: Config) -> None:
     service.notifier.change_limits(limits_of(config, connections=service.budget.connections))
+    service.driver.log_changed()
     service.driver.pump()
 
 

@@ -65,6 +65,10 @@ class Driver:
         self._push: Push
         self._streams: Streams
 
+    def log_changed(self) -> None:
+        """A bound logger keeps the level it was bound with; binding for each line would cost more than the line."""
+        self._log = structlog.get_logger("sidecar").bind()
+
     def attach(self, *, push: Push, streams: Streams) -> None:
         self._push = push
         self._streams = streams

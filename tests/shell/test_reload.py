@@ -139,3 +139,20 @@ async def test_readiness_names_the_ranks_that_have_said_hello(place: Path) -> No
         await rank.leave()
 
     assert told == {"is_ready": True, "ranks": [{"engine": "engine", "prefill_rank": 3}]}
+
+
+async def test_a_new_level_holds_for_every_line(place: Path) -> None:
+    """Also for those of parts that were there before."""
+    async with running(place) as it:
+        it.write(**FIRST, log_level="debug")
+        await it.reload()
+        rank = await Rank.join(place)
+        await logged(it.process, "received")
+        it.write(**FIRST, log_level="error")
+        it.process.send_signal(signal.SIGHUP)
+        while (await it.status())["ranks"]:  # the reload has gone before: signals are handled in order
+            await rank.leave()
+        it.process.terminate()
+        _, rest = await it.process.communicate()
+
+    assert not any(json.loads(line)["event"] in ("rank left", "ending") for line in rest.splitlines())
