@@ -72,7 +72,7 @@ fuzz: $(VENV)/.fuzz
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(ARGS)
 
 machines: $(VENV)/.stamp
-	PD_SIDECAR_LONG=1 $(BIN)/python -m pytest tests/core/test_notifier_machine.py --verbose --durations=0 $(ARGS)
+	PD_SIDECAR_LONG=1 $(BIN)/python -m pytest tests/core/test_notifier_machine.py tests/core/test_bounded_machine.py --verbose --durations=0 $(ARGS)
 
 clean:
 	rm -rf build/demo.json build/bench.json build/logs
