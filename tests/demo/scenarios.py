@@ -109,7 +109,6 @@ async def p_killed(stage: Stage, count: int = 3) -> Played:
     """The whole prefill server dies, all its processes at once, with D waiting. The last thing a pair is good for."""
     sent = [stage.client.send(Order(text=prompt(16_000))) for _ in range(count)]
     await stage.handshakes([one.order for one in sent])
-    await stage.in_queue("waiting", count - 1)
     killed_at = time.monotonic()
     stage.pair.prefill.kill()
     return Played("p_killed", count, [Owed(one.decode, killed_at) for one in sent])
