@@ -4,7 +4,8 @@ from hypothesis.stateful import invariant
 
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import RoomLimits
-from tests.core.test_notifier_machine import BUDGET, SETTLE_AFTER_S, NotifierMachine, Watched
+from tests.core.budget import BUDGET
+from tests.core.test_notifier_machine import SETTLE_AFTER_S, NotifierMachine, Watched
 
 
 class BoundedMachine(NotifierMachine):

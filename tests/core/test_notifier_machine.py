@@ -3,11 +3,9 @@
 The long run of the claim: `PD_SIDECAR_LONG=1`, 2,000 examples of 100 steps.
 """
 
-import os
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -15,19 +13,11 @@ from sidecar.core.actions import Action, LifeKey, NoticeKey, SendNotice
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.room import RoomState
 from sidecar.model import DecodeEndpoint
+from tests.core.budget import BUDGET
 from tests.core.naive import Life, Told
 from tests.core.scene import E1, E2, E3, TTL_S, Scene
 
 SETTLE_AFTER_S = 5.0
-LONG = bool(os.environ.get("PD_SIDECAR_LONG"))
-BUDGET = settings(
-    max_examples=2000 if LONG else 60,
-    stateful_step_count=100 if LONG else 50,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=False,
-)
-
 processes = st.sampled_from(["p", "q"])
 rooms = st.sampled_from([1, 2])
 endpoints = st.sampled_from([E1, E2, E3])
