@@ -19,7 +19,7 @@ pytestmark = pytest.mark.engine
 
 FIRST_ROOM = 5_000
 STEPS = 60
-SIZES = (4, 8, 12)
+SIZES = (4, 8, 24)
 MOST_AT_ONCE = 4
 FINISHED = ["FINISH_LENGTH"]
 SEEDS = int(os.environ.get("RANK_SEEDS", "4"))
