@@ -19,7 +19,7 @@ from msgspec import structs
 from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import note_fault
 from sidecar.errors import WireError
-from sidecar.model import PROTOCOL, Accepted, Fact, Hello, Refusal, Reply, Settled, Welcome
+from sidecar.model import PROTOCOL, Accepted, Fact, HandedOff, Hello, Refusal, Reply, Settled, Welcome
 from sidecar.wire.ingress import FrameReader, encode, reply_reader
 
 UNSENT_LIMIT = 32_768
@@ -41,6 +41,8 @@ class Source(Protocol):
 
     def replay(self) -> Iterable[Fact]:
         """All that still lives, oldest first. Called with the lock held."""
+
+    def handed_off(self, reply: HandedOff) -> None: ...
 
     def settled(self, reply: Settled) -> None: ...
 
@@ -288,6 +290,8 @@ class Emitter:
         match reply:
             case Accepted(seq=seq):
                 self.traffic.accepted_seq = seq
+            case HandedOff():
+                self._source.handed_off(reply)
             case Settled():
                 self._source.settled(reply)
             case Refusal(reason=reason):

@@ -8,7 +8,8 @@ from sidecar.model import DecodeEndpoint, DecodeHandshake, Fact, RoomConcluded, 
 
 def handshake_fact(life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
     joined = life.endpoints[endpoint]
-    return DecodeHandshake(joined.seq, life.room, life.number, endpoint, joined.session)
+    handed_off = endpoint in life.handed_off
+    return DecodeHandshake(joined.seq, life.room, life.number, endpoint, joined.session, handed_off)
 
 
 def conclusion_fact(life: Life, status: TerminalStatus, *, at_s: float) -> RoomConcluded:

@@ -38,10 +38,10 @@ class Life:
 
     `put` and `finished` count transfer chunks (FastQueue): drained means that a transfer worker has finished all
     that were put. `succeeded` is this rank's own Success, pushed to decode by stock. `ending` is set before the end
-    is final, `concluded` when it is. `owed` are the endpoints the sidecar has not reported settled; `previous` is
-    the room's last life if that one failed. `early_since_s`: when decode came before prefill's request, else 0.
-    `released`: the engine has cleared the sender; all that is missing for
-    the end is the drain.
+    is final, `concluded` when it is. `owed` are the endpoints the sidecar has not reported settled, `handed_off` those
+    of them for which its last word is that the notice has left it; `previous` is the room's last life if that one
+    failed. `early_since_s`: when decode came before prefill's request, else 0. `released`: the engine has cleared the
+    sender; all that is missing for the end is the drain.
     """
 
     room: int
@@ -50,6 +50,7 @@ class Life:
     concluded_seq: int = 0
     endpoints: dict[DecodeEndpoint, Joined] = field(default_factory=dict)
     owed: set[DecodeEndpoint] = field(default_factory=set)
+    handed_off: set[DecodeEndpoint] = field(default_factory=set)
     previous: int | None = None
     early_since_s: float = 0.0
     put: int = 0
@@ -71,6 +72,21 @@ class Life:
     def join(self, endpoint: DecodeEndpoint, session: str, *, seq: int = 0) -> None:
         self.endpoints[endpoint] = Joined(session, seq)
         self.owed.add(endpoint)
+        self.handed_off.discard(endpoint)
+
+    def note_hand_off(self, endpoint: DecodeEndpoint, seq: int, *, stands: bool) -> None:
+        """Of the notice for the handshake of that number: a newer one has not been answered by it."""
+        joined = self.endpoints.get(endpoint)
+        if joined is not None and joined.seq == seq and stands:
+            self.handed_off.add(endpoint)
+        elif joined is not None and joined.seq == seq:
+            self.handed_off.discard(endpoint)
+
+    def settle(self, endpoint: DecodeEndpoint, seq: int) -> None:
+        """For handshakes up to that number, 0: whatever the last one was."""
+        joined = self.endpoints.get(endpoint)
+        if joined is None or seq == 0 or joined.seq <= seq:
+            self.owed.discard(endpoint)
 
 
 @dataclass(frozen=True, slots=True)

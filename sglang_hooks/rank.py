@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from msgspec import structs
+
 from sglang_hooks import facts
 from sglang_hooks.contain import FAULTS
 from sglang_hooks.emitter import Emitter
@@ -21,6 +23,7 @@ from sidecar.model import (
     DecodeRegistered,
     Fact,
     Goodbye,
+    HandedOff,
     Hello,
     RoomConcluded,
     RoomOpened,
@@ -62,7 +65,7 @@ class Rank:
         self.lock = threading.Lock()
         self.table = LifeTable(ttl_s=record_ttl_s)
         self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
-        self._hello = hello
+        self._hello = structs.replace(hello, hears_hand_offs=True)
         self._drain_timeout_s = drain_timeout_s
         self._clock = clock
         self.last_seq = 0
@@ -76,11 +79,17 @@ class Rank:
         """The lock is held."""
         return facts.replay(self.table, now=self._clock())
 
+    def handed_off(self, reply: HandedOff) -> None:
+        with self.lock:
+            life = self.table.find(reply.room, reply.life)
+            if life is not None and life.concluded:
+                life.note_hand_off(reply.endpoint, reply.seq, stands=reply.stands)
+
     def settled(self, reply: Settled) -> None:
         with self.lock:
             life = self.table.find(reply.room, reply.life)
             if life is not None and life.concluded:
-                life.owed.discard(reply.endpoint)
+                life.settle(reply.endpoint, reply.seq)
 
     # -- a life's way
 

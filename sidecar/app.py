@@ -26,6 +26,7 @@ from sidecar.reload import Settings, limits_of
 from sidecar.shell import descriptors, log
 from sidecar.shell.descriptors import DescriptorBudget
 from sidecar.shell.driver import Driver
+from sidecar.shell.garbage import spare_the_living
 from sidecar.shell.ingress import IngressServer
 from sidecar.shell.life_log import LifeLog
 from sidecar.shell.metrics import Counted, SidecarCollector
@@ -108,6 +109,7 @@ async def _serve(
         await service.ingress.start(rendezvous)
         service.driver.pump()
         _report_ready(service)
+        spare_the_living()
         on_ready()
         supervised = _tell_systemd(stack, supervision, service)
         await ending.wait()

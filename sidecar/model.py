@@ -16,7 +16,7 @@ ROOM_LIMIT = 2**63
 """sglang draws `bootstrap_room` below this."""
 
 
-class DecodeEndpoint(Struct, frozen=True, array_like=True, order=True):
+class DecodeEndpoint(Struct, frozen=True, array_like=True, order=True, cache_hash=True):
     """Where one decode rank listens for status messages (sglang `TransferInfo.endpoint`, `dst_port`)."""
 
     host: str
@@ -36,7 +36,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     `engine` is equal for all ranks of one server on a host. `prefill_rank` is sglang's `prefill_unique_rank`.
     `hooks` holds the verdict for each hook point, because sglang only logs a hook that did not apply.
     `record_ttl_s` is max(bootstrap timeout, waiting timeout, 300). `facts_dropped` counts what has not fitted the
-    queue since this process began; a replay made good for it.
+    queue since this process began; a replay made good for it. `hears_hand_offs`: it takes HandedOff replies.
     """
 
     protocol: int
@@ -53,6 +53,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     record_ttl_s: float
     hooks: dict[str, str]
     facts_dropped: int = 0
+    hears_hand_offs: bool = False
 
 
 class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):
@@ -64,13 +65,17 @@ class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):
 
 
 class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake"):
-    """A non-dummy decode endpoint sent its metadata for the room, before or after that life ended."""
+    """A non-dummy decode endpoint sent its metadata for the room, before or after that life ended.
+
+    `handed_off`: in a replay, the sidecar's last HandedOff for this handshake stands.
+    """
 
     seq: int
     room: int
     life: int
     endpoint: DecodeEndpoint
     session: str
+    handed_off: bool = False
 
 
 class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded"):
@@ -147,12 +152,30 @@ class Accepted(Struct, frozen=True, array_like=True, tag="accepted"):
     seq: int
 
 
-class Settled(Struct, frozen=True, array_like=True, tag="settled"):
-    """The endpoint is owed nothing more for that life: a successor need not be told of it."""
+class HandedOff(Struct, frozen=True, array_like=True, tag="handed_off"):
+    """The notice for the handshake of number `seq` has left the sidecar on a connection that was up, so a successor
+    need not tell it again unless it cannot connect. Not `stands`: that word is taken back, the connection broke.
+
+    Said only to a rank whose hello `hears_hand_offs`.
+    """
 
     room: int
     life: int
     endpoint: DecodeEndpoint
+    seq: int
+    stands: bool = True
+
+
+class Settled(Struct, frozen=True, array_like=True, tag="settled"):
+    """The endpoint is owed nothing more for that life by any handshake up to `seq`: a successor need not be told of it.
+
+    `seq` 0: the sidecar is older than that field, and means the last handshake it knew.
+    """
+
+    room: int
+    life: int
+    endpoint: DecodeEndpoint
+    seq: int = 0
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
@@ -161,7 +184,7 @@ class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
     reason: str
 
 
-Reply: TypeAlias = Welcome | Accepted | Settled | Refusal
+Reply: TypeAlias = Welcome | Accepted | HandedOff | Settled | Refusal
 
 
 class Notice(Struct, frozen=True):

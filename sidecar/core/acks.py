@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from sidecar.core.actions import Action, SendReply
 from sidecar.core.ranks import Rank
 from sidecar.model import Accepted
 
@@ -26,9 +25,9 @@ class Acknowledgements:
     def next_deadline(self) -> float | None:
         return self._due_at
 
-    def take_actions(self, ranks: Iterable[Rank]) -> list[Action]:
+    def take(self, ranks: Iterable[Rank]) -> list[tuple[Rank, Accepted]]:
         if not self._is_due:
             return []
         self._due_at, self._is_due = None, False
-        taken = ((rank.stream, rank.take_unacknowledged()) for rank in ranks)
-        return [SendReply(stream, Accepted(seq)) for stream, seq in taken if stream is not None and seq is not None]
+        taken = ((rank, rank.take_unacknowledged()) for rank in ranks)
+        return [(rank, Accepted(seq)) for rank, seq in taken if seq is not None]

@@ -1,51 +1,20 @@
 """What the core asks the shell to do: a closed union of values."""
 
-import enum
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from sidecar.model import DecodeEndpoint, Hello, Notice, Reply
+from sidecar.core.owed import OwedNotice
+from sidecar.model import DecodeEndpoint, Hello, Reply
 
 
-class LifeKey(Struct, frozen=True, cache_hash=True):
-    """One life of one room at one rank process, for good."""
-
-    process: str
-    room: int
-    life: int
-
-
-class NoticeKey(Struct, frozen=True, cache_hash=True):
-    """One notice that one endpoint is owed for one life."""
-
-    life: LifeKey
-    endpoint: DecodeEndpoint
-
-
-class Outcome(enum.Enum):
-    """How a notice ended."""
-
-    HELD_UP = "held_up"  # handed off on a connection that stayed up for the stated time
-    DECODE_ABORTED = "decode_aborted"  # decode's own ABORT for the room came back
-    ACKNOWLEDGED = "acknowledged"  # the decode half's ack
-    RESTARTED = "restarted"  # the endpoint registered under a new session: the old room is gone there
-    SUPERSEDED = "superseded"  # a newer life of the room is open and this notice has had its hand-off
-    EXPIRED = "expired"  # decode's own timeout has passed
-    DROPPED = "dropped"  # pushed out by a bound
-
-    @property
-    def is_settled(self) -> bool:
-        """The endpoint is owed nothing more, so a successor of this sidecar need not tell it."""
-        return self not in (Outcome.EXPIRED, Outcome.DROPPED)
-
-
-class SendNotice(Struct, frozen=True):
-    """Try once, without waiting; the outcome goes back as `handed_off` or `refused`."""
+class SendNotices(Struct, frozen=True):
+    """Try each once, in this order and without waiting, until one is refused; the count of those handed off goes back
+    as `attempted`.
+    """
 
     endpoint: DecodeEndpoint
-    notice: Notice
-    key: NoticeKey
+    offers: list[OwedNotice]
 
 
 class Connect(Struct, frozen=True):
@@ -56,9 +25,9 @@ class CloseEndpoint(Struct, frozen=True):
     endpoint: DecodeEndpoint
 
 
-class SendReply(Struct, frozen=True):
+class SendReplies(Struct, frozen=True):
     stream: int
-    message: Reply
+    messages: list[Reply]
 
 
 class CloseStream(Struct, frozen=True):
@@ -87,4 +56,4 @@ class Retire(Struct, frozen=True):
     """Nobody has been connected for the stated time and nothing is owed: the process may end."""
 
 
-Action: TypeAlias = SendNotice | Connect | CloseEndpoint | SendReply | CloseStream | RankJoined | RankLeft | Retire
+Action: TypeAlias = SendNotices | Connect | CloseEndpoint | SendReplies | CloseStream | RankJoined | RankLeft | Retire

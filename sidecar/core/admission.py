@@ -3,7 +3,8 @@ pass through them.
 """
 
 import string
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from sidecar.model import (
     PROTOCOL,
@@ -25,6 +26,8 @@ TEXT_LIMIT = 4096
 TTL_LIMIT_S = 4e9
 """Public recipes set sglang's timeouts to 1e9 s."""
 
+OfDecode = TypeVar("OfDecode", DecodeHandshake, DecodeAborted, DecodeAcknowledged)
+
 _HOST_CHARACTERS = frozenset(string.ascii_letters + string.digits + ".:-_%[]")
 
 
@@ -41,30 +44,51 @@ def unwelcome(hello: Hello) -> str | None:
     return None
 
 
-def implausible(fact: Fact) -> bool:
-    """Whether no engine can have meant it."""
-    match fact:
-        case Goodbye():
-            return fact.seq < 0
-        case DecodeRegistered():
-            return fact.seq < 0 or not is_address(fact.endpoint) or len(fact.session) > TEXT_LIMIT
-        case DecodeHandshake():
-            return not (_is_life(fact) and is_address(fact.endpoint) and len(fact.session) <= TEXT_LIMIT)
-        case DecodeAborted() | DecodeAcknowledged():
-            return not (_is_life(fact) and is_address(fact.endpoint))
-        case RoomConcluded():
-            return not _is_life(fact) or len(fact.cause) > TEXT_LIMIT
-        case RoomOpened():
-            return not _is_life(fact)
-        case _:
-            assert_never(fact)
-
-
 def is_address(endpoint: DecodeEndpoint) -> bool:
     """Whether it can be connected to at all; names are not looked up here."""
     is_host = 0 < len(endpoint.host) <= NAME_LIMIT and _HOST_CHARACTERS.issuperset(endpoint.host)
     return is_host and 0 < endpoint.port < 65_536
 
 
-def _is_life(fact: RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeAcknowledged) -> bool:
-    return fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and fact.life >= 0
+def _lives(facts: list[RoomOpened]) -> list[RoomOpened]:
+    return [fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and fact.life >= 0]
+
+
+def _conclusions(facts: list[RoomConcluded]) -> list[RoomConcluded]:
+    return [
+        fact
+        for fact in facts
+        if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and fact.life >= 0 and len(fact.cause) <= TEXT_LIMIT
+    ]
+
+
+def _words_of_decode(facts: list[OfDecode]) -> list[OfDecode]:
+    return [
+        fact
+        for fact in facts
+        if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and fact.life >= 0 and is_address(fact.endpoint)
+    ]
+
+
+def _handshakes(facts: list[DecodeHandshake]) -> list[DecodeHandshake]:
+    return [fact for fact in _words_of_decode(facts) if len(fact.session) <= TEXT_LIMIT]
+
+
+def _registrations(facts: list[DecodeRegistered]) -> list[DecodeRegistered]:
+    return [fact for fact in facts if fact.seq >= 0 and is_address(fact.endpoint) and len(fact.session) <= TEXT_LIMIT]
+
+
+def _goodbyes(facts: list[Goodbye]) -> list[Goodbye]:
+    return [fact for fact in facts if fact.seq >= 0]
+
+
+PLAUSIBLE: dict[type[Fact], Callable[[list[Any]], list[Any]]] = {
+    RoomOpened: _lives,
+    DecodeHandshake: _handshakes,
+    RoomConcluded: _conclusions,
+    DecodeAborted: _words_of_decode,
+    DecodeAcknowledged: _words_of_decode,
+    DecodeRegistered: _registrations,
+    Goodbye: _goodbyes,
+}
+"""For each kind, those of some facts that an engine can have meant."""

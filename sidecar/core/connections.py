@@ -39,7 +39,7 @@ class Connections:
         if queue is None:
             queue = self._queues[endpoint] = EndpointQueue(endpoint, now)
         queue.used_at = now
-        if endpoint in self._opened:
+        if queue.connection is not Connection.ABSENT:
             self._opened.move_to_end(endpoint)
         return queue
 

@@ -1,8 +1,8 @@
-"""When what is due: a heap of times by key, whose memory stays in proportion to the keys that live."""
+"""When what is due: heaps of times, whose memory stays in proportion to what lives."""
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -28,12 +28,6 @@ class Deadlines(Generic[Key]):
         heappush(self._heap, (at, self._serial, key))
         self._sweep()
 
-    def bring_forward(self, key: Key, at: float) -> None:
-        """A key that is due earlier already stays so: whoever is woken too early asks again."""
-        known = self._at.get(key)
-        if known is None or at < known:
-            self.set(key, at)
-
     def clear(self, key: Key) -> None:
         if self._at.pop(key, None) is not None:
             self._sweep()
@@ -58,3 +52,65 @@ class Deadlines(Generic[Key]):
         self._heap = [(at, serial, key) for serial, (key, at) in enumerate(self._at.items())]
         self._serial = len(self._heap)
         heapify(self._heap)
+
+
+class Mortal(Protocol):
+    """Something that is over by itself at `expires_at`, unless it `is_over` before."""
+
+    @property
+    def expires_at(self) -> float: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+
+Thing = TypeVar("Thing", bound=Mortal)
+
+
+class Expiries(Generic[Thing]):
+    """For things that know their own time, which costs less than a table of times. A thing whose time was put off is
+    added again; one that is over is only counted, and swept with others like it.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Thing]] = []
+        self._serial = 0
+        self._outdated = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, thing: Thing) -> None:
+        self._serial += 1
+        heappush(self._heap, (thing.expires_at, self._serial, thing))
+
+    def note_over(self) -> None:
+        """One of the things added is over before its time, or its time was put off."""
+        self._outdated += 1
+        if self._outdated > len(self._heap) // 2 + _SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].expires_at == entry[0] and not entry[2].is_over]
+            self._outdated = 0
+            heapify(self._heap)
+
+    def next(self) -> float | None:
+        first = self.first()
+        return None if first is None else first.expires_at
+
+    def first(self) -> Thing | None:
+        heap = self._heap
+        while heap:
+            at, _, thing = heap[0]
+            if thing.expires_at == at and not thing.is_over:
+                return thing
+            heappop(heap)
+            self._outdated -= 1
+        return None
+
+    def pop_due(self, now: float) -> list[Thing]:
+        """Whoever takes them notes each of them over."""
+        due: list[Thing] = []
+        while (thing := self.first()) is not None and thing.expires_at <= now:
+            due.append(thing)
+            heappop(self._heap)
+            self._outdated -= 1
+        return due

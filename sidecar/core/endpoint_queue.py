@@ -1,20 +1,15 @@
 """What one decode endpoint is owed, in order, and what is known of the connection to it."""
 
 import enum
-from collections import OrderedDict
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 
-from msgspec import Struct
+from sidecar.core.owed import NoticeState, OwedNotice
+from sidecar.model import DecodeEndpoint
 
-from sidecar.core.actions import NoticeKey, Outcome
-from sidecar.model import DecodeEndpoint, Notice
-
-
-class NoticeState(enum.Enum):
-    PENDING = "pending"
-    OFFERED = "offered"  # the shell has it and answers before anything else happens
-    HANDED_OFF = "handed_off"
+_PENDING = NoticeState.PENDING
+_OFFERED = NoticeState.OFFERED
+_HANDED_OFF = NoticeState.HANDED_OFF
 
 
 class Connection(enum.Enum):
@@ -23,113 +18,133 @@ class Connection(enum.Enum):
     UP = "up"
 
 
-class OwedNotice(Struct, eq=False):
-    """`is_once`: a newer life of the room is open, so this may be handed off once and never again.
-
-    `owed_since` is when the end and the handshake were both known here, in the host's monotonic seconds. Times of what
-    has not happened are 0. `handed_off_at` is what settling counts from; the other times are for the story of a room.
-    """
-
-    key: NoticeKey
-    notice: Notice
-    session: str
-    owed_since: float
-    expires_at: float
-    is_once: bool
-    state: NoticeState = NoticeState.PENDING
-    refusals: int = 0
-    hand_offs: int = 0
-    handed_off_at: float = 0.0
-    refused_at: float = 0.0
-    first_handed_off_at: float = 0.0
-    last_handed_off_at: float = 0.0
-    ended_at: float = 0.0
-    outcome: Outcome | None = None
-
-    @property
-    def is_settled(self) -> bool:
-        return self.outcome is not None and self.outcome.is_settled
-
-    def renew(self, other: "OwedNotice") -> None:
-        """The same notice, owed afresh: hand-offs so far went to somebody who no longer waits."""
-        self.session = other.session
-        self.owed_since = other.owed_since
-        self.is_once = other.is_once
-        self.hand_offs = 0
-        self.first_handed_off_at = 0.0
-
-
 class EndpointQueue:
-    """`pending` and `handed_off` are disjoint and each in the order of service; offered notices stay in `pending`."""
+    """`pending`, `handed_off` and `taken_over` are disjoint and each in the order of service; offered notices stay in
+    `pending`.
+
+    `settles_from`: nothing settles on the strength of time before.
+    `trust_until`: until then a connection may come up that makes what was taken over handed off.
+    `is_due` and `wake_at` are the outbox's notes: that it offers from this queue next, and when it looks here again.
+    """
 
     def __init__(self, endpoint: DecodeEndpoint, now: float) -> None:
         self.endpoint = endpoint
         self.connection = Connection.ABSENT
         self.has_been_up = False
-        self.pending: OrderedDict[NoticeKey, OwedNotice] = OrderedDict()
-        self.handed_off: OrderedDict[NoticeKey, OwedNotice] = OrderedDict()
+        self.pending: dict[OwedNotice, None] = {}
+        self.handed_off: dict[OwedNotice, None] = {}
+        self.taken_over: dict[OwedNotice, None] = {}
         self.refusals = 0
         self.retry_at: float | None = None
+        self.settles_from = now
+        self.trust_until: float | None = None
         self.used_at = now
+        self.is_due = False
+        self.wake_at: float | None = None
 
     def __len__(self) -> int:
-        return len(self.pending) + len(self.handed_off)
+        return len(self.pending) + len(self.handed_off) + len(self.taken_over)
 
     def __repr__(self) -> str:
         counts = f"pending={len(self.pending)} handed_off={len(self.handed_off)}"
         return f"<EndpointQueue {self.endpoint.host}:{self.endpoint.port} {self.connection.value} {counts}>"
 
     def notices(self) -> Iterator[OwedNotice]:
-        return chain(self.handed_off.values(), self.pending.values())
+        return chain(self.taken_over, self.handed_off, self.pending)
 
-    def oldest(self) -> OwedNotice:
-        return next(self.notices())
+    def oldest(self, count: int) -> list[OwedNotice]:
+        return list(islice(self.notices(), count))
+
+    def take_over(self, owed: OwedNotice, now: float, *, trust_s: float) -> None:
+        """What a predecessor has handed off is so here as well if there is a connection, or will be one soon."""
+        if self.connection is Connection.UP:
+            self._count_from(owed, now)
+        else:
+            self.taken_over[owed] = None
+            self.trust_until = self.trust_until or now + trust_s
 
     def take_offers(self, limit: int) -> list[OwedNotice]:
         """The next ones to try. Without a connection one is enough to learn whether there is one."""
+        limit = limit if self.connection is Connection.UP else 1
         offers: list[OwedNotice] = []
-        for owed in self.pending.values():
-            if len(offers) >= (limit if self.connection is Connection.UP else 1):
+        for owed in self.pending:
+            if len(offers) >= limit:
                 break
-            if owed.state is NoticeState.PENDING:
-                owed.state = NoticeState.OFFERED
+            if owed.state is _PENDING:
+                owed.state = _OFFERED
                 offers.append(owed)
         return offers
 
-    def hand_off(self, owed: OwedNotice, now: float) -> None:
-        del self.pending[owed.key]
-        self.handed_off[owed.key] = owed
-        owed.state = NoticeState.HANDED_OFF
-        owed.handed_off_at = owed.last_handed_off_at = now
-        owed.hand_offs += 1
-        if owed.hand_offs == 1:
-            owed.first_handed_off_at = now
+    def hand_off(self, offers: Sequence[OwedNotice], now: float) -> list[OwedNotice]:
+        """Answers those of them that are still owed."""
+        fresh = [owed for owed in offers if owed.state is _OFFERED and owed.outcome is None]
+        pending, handed_off = self.pending, self.handed_off
+        for owed in fresh:
+            del pending[owed]
+            handed_off[owed] = None
+            owed.state = _HANDED_OFF
+            owed.handed_off_at = owed.last_handed_off_at = now
+            owed.hand_offs += 1
+            if owed.hand_offs == 1:
+                owed.first_handed_off_at = now
+        return fresh
+
+    def refuse(self, offers: Sequence[OwedNotice], now: float) -> bool:
+        """The first of them was refused and the others were not tried. Whether that one is still owed."""
+        for owed in offers:
+            owed.state = _PENDING
+        refused = offers[0]
+        if refused.outcome is not None:
+            return False
+        refused.refusals += 1
+        refused.refused_at = now
+        return True
 
     def make_pending(self, owed: OwedNotice) -> None:
-        if self.handed_off.pop(owed.key, None) is not None:
-            owed.state = NoticeState.PENDING
-            self.pending[owed.key] = owed
+        for held in (self.handed_off, self.taken_over):
+            if held.pop(owed, owed) is None:
+                owed.state = _PENDING
+                self.pending[owed] = None
 
-    def make_all_pending(self) -> None:
-        """What was handed off may be lost: it goes before what was never tried."""
-        for owed in self.handed_off.values():
-            owed.state = NoticeState.PENDING
-        self.handed_off.update(self.pending)
-        self.pending, self.handed_off = self.handed_off, OrderedDict()
+    def make_all_pending(self) -> list[OwedNotice]:
+        """What was handed off may be lost: it goes before what was never tried. Answers what has been made pending."""
+        doubtful = [*self.taken_over, *self.handed_off]
+        for owed in doubtful:
+            owed.state = _PENDING
+        self.pending = dict.fromkeys([*doubtful, *self.pending])
+        self.handed_off, self.taken_over = {}, {}
+        self.trust_until = None
+        return doubtful
 
     def discard(self, owed: OwedNotice) -> None:
-        self.pending.pop(owed.key, None)
-        self.handed_off.pop(owed.key, None)
+        if owed.state is _HANDED_OFF:
+            del self.handed_off[owed]
+        elif owed.state is NoticeState.TAKEN_OVER:
+            del self.taken_over[owed]
+        else:
+            del self.pending[owed]
+
+    def come_up(self, now: float) -> None:
+        """Whatever is handed off, or was taken over, counts from here."""
+        self.connection = Connection.UP
+        self.has_been_up = True
+        self.refusals = 0
+        self.retry_at = self.trust_until = None
+        self.settles_from = now
+        for owed in self.taken_over:
+            self._count_from(owed, now)
+        self.taken_over.clear()
 
     def restart_settling(self, now: float) -> None:
         """The connection takes no more: the peer may be frozen, and its heartbeat stuck behind what it has not read."""
-        for owed in self.handed_off.values():
-            owed.handed_off_at = now
+        self.settles_from = now
 
     def held_up(self, settle_after_s: float, now: float) -> list[OwedNotice]:
         """Those handed off long enough ago on the connection that is still up."""
         held: list[OwedNotice] = []
-        for owed in self.handed_off.values():
+        if self.settles_from + settle_after_s > now:
+            return held
+        for owed in self.handed_off:
             if owed.handed_off_at + settle_after_s > now:
                 break
             held.append(owed)
@@ -138,7 +153,14 @@ class EndpointQueue:
     def next_deadline(self, *, settle_after_s: float, idle_close_s: float) -> float | None:
         times = [self.retry_at] if self.pending and self.retry_at is not None else []
         if self.handed_off:
-            times.append(next(iter(self.handed_off.values())).handed_off_at + settle_after_s)
+            times.append(max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s)
+        if self.taken_over and self.trust_until is not None:
+            times.append(self.trust_until)
         if not len(self):
             times.append(self.used_at + idle_close_s)
         return min(times, default=None)
+
+    def _count_from(self, owed: OwedNotice, now: float) -> None:
+        owed.state = _HANDED_OFF
+        owed.handed_off_at = now
+        self.handed_off[owed] = None

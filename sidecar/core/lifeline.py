@@ -7,8 +7,8 @@ holds it open.
 
 from collections.abc import Callable
 
-from sidecar.core.actions import LifeKey
 from sidecar.core.deadlines import Deadlines
+from sidecar.core.keys import LifeKey
 
 DEATH_CAUSE = "the prefill rank died"
 

@@ -5,45 +5,33 @@ Feed it (`receive`, `stream_closed`, `handed_off`, `refused`, `endpoint_up`, `en
 collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
 """
 
-from collections.abc import Callable
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import cast
 
 from sidecar.core.acks import Acknowledgements
-from sidecar.core.actions import (
-    Action,
-    CloseStream,
-    LifeKey,
-    NoticeKey,
-    Outcome,
-    RankJoined,
-    RankLeft,
-    Retire,
-    SendReply,
-)
-from sidecar.core.admission import implausible, unwelcome
+from sidecar.core.actions import Action, CloseStream, RankJoined, RankLeft, Retire, SendNotices, SendReplies
+from sidecar.core.admission import PLAUSIBLE, unwelcome
 from sidecar.core.backoff import RetrySchedule
-from sidecar.core.endpoint_queue import OwedNotice
+from sidecar.core.intake import Intake
+from sidecar.core.keys import LifeKey
 from sidecar.core.lifeline import DEATH_CAUSE, Lifeline
 from sidecar.core.limits import Limits
 from sidecar.core.outbox import Outbox
+from sidecar.core.owed import OwedNotice
 from sidecar.core.ranks import Rank, RankTable
-from sidecar.core.room import Claim, Owe, Reaffirm, Room, Settle
+from sidecar.core.room import Reaffirm, Room
 from sidecar.core.rooms import RoomTable
 from sidecar.core.stats import Stats
 from sidecar.model import (
     PROTOCOL,
-    DecodeAborted,
-    DecodeAcknowledged,
     DecodeEndpoint,
-    DecodeHandshake,
-    DecodeRegistered,
     Fact,
-    Goodbye,
+    HandedOff,
     Hello,
-    Notice,
     Refusal,
+    Reply,
     RoomConcluded,
-    RoomOpened,
     Settled,
     TerminalStatus,
     Upward,
@@ -62,8 +50,16 @@ class Notifier:
         schedule = RetrySchedule(first_s=limits.retry_first_s, cap_s=limits.retry_cap_s, jitter=jitter)
         self.outbox = Outbox(limits=limits.outbox, schedule=schedule, stats=self.stats)
         self.ranks = RankTable()
+        self._intake = Intake(
+            rooms=self.rooms,
+            outbox=self.outbox,
+            stats=self.stats,
+            backends=limits.backends,
+            on_reaffirm=self._reaffirm,
+        )
         self.lifeline = Lifeline(grace_s=limits.death_grace_s, is_held=self._is_held)
         self._actions: list[Action] = []
+        self._replies: dict[int, list[Reply]] = {}
         self._quiet_since: float | None = now
         self._acks = Acknowledgements(delay_s=limits.ack_delay_s)
         self._is_ending = False
@@ -88,24 +84,17 @@ class Notifier:
 
     # -- streams
 
-    def receive(self, stream: int, message: Upward, now: float) -> None:
-        if isinstance(message, Hello):
-            self._hello(stream, message, now)
-            return
-        rank = self.ranks.on(stream)
-        if rank is None:
-            self._refuse(stream, "no_hello", "the first message of a stream is a hello")
-            return
-        self.stats.facts[type(message).__name__] += 1
-        is_replay = rank.accept(message.seq)
-        self._acks.owe(now)
-        self.stats.facts_replayed += is_replay
-        if implausible(message):
-            self.stats.facts_implausible += 1
-            return
-        self._apply(rank, message, is_replay, now)
-        self._tell_orphans(now)
-        self._settle_ended()
+    def receive(self, stream: int, messages: Sequence[Upward], now: float) -> None:
+        """Messages that came together, in order. Those of one kind in a row are taken together, which is cheaper."""
+        for kind, alike in groupby(messages, type):
+            if kind is Hello:
+                for hello in alike:
+                    self._hello(stream, cast(Hello, hello), now)
+            elif (rank := self.ranks.on(stream)) is not None:
+                self._take(rank, cast(type[Fact], kind), cast(list[Fact], list(alike)), now)
+            else:
+                for _ in alike:
+                    self._refuse(stream, "no_hello", "the first message of a stream is a hello")
 
     def stream_closed(self, stream: int, now: float) -> None:
         """Open rooms of a rank that did not say goodbye stay: it comes back and replays them, or `process_died`
@@ -138,12 +127,10 @@ class Notifier:
 
     # -- attempts and connections
 
-    def handed_off(self, key: NoticeKey, now: float) -> None:
-        self.outbox.handed_off(key, now)
+    def attempted(self, tried: SendNotices, handed_off: int, now: float) -> None:
+        """So many of those offered were handed off; the next one, if any, was refused."""
+        self.outbox.attempted(tried.endpoint, tried.offers, handed_off, now)
         self._settle_ended()
-
-    def refused(self, key: NoticeKey, now: float) -> None:
-        self.outbox.refused(key, now)
 
     def endpoint_up(self, endpoint: DecodeEndpoint, now: float) -> None:
         self.outbox.endpoint_up(endpoint, now)
@@ -176,9 +163,13 @@ class Notifier:
 
     def take_actions(self) -> list[Action]:
         """Decode's side first: replies to ranks are in no hurry, and each one wakes a process that wants the CPU."""
-        actions: list[Action] = [*self.outbox.take_actions(), *self._actions]
-        self._actions = []
-        return actions + self._acks.take_actions(self.ranks.connected)
+        self._report_hand_offs()
+        for rank, accepted in self._acks.take(self.ranks.connected):
+            self._replies_to(rank.hello.process).append(accepted)
+        replies: list[Action] = [SendReplies(stream, messages) for stream, messages in self._replies.items()]
+        actions: list[Action] = [*self.outbox.take_actions(), *replies, *self._actions]
+        self._actions, self._replies = [], {}
+        return actions
 
     def take_finished(self) -> list[Room]:
         """Lives to be reported: they ended without success, and nothing is owed for them any more."""
@@ -208,85 +199,25 @@ class Notifier:
             self.rooms.forget_open(surplus.hello.process)
         self.stats.ranks_joined += 1
         self._quiet_since = None
-        self._actions += [SendReply(stream, Welcome(PROTOCOL, self.epoch)), RankJoined(hello, is_back)]
+        self._replies.setdefault(stream, []).append(Welcome(PROTOCOL, self.epoch))
+        self._actions.append(RankJoined(hello, is_back))
 
     def _refuse(self, stream: int, kind: str, reason: str) -> None:
         self.stats.refused_streams[kind] += 1
-        self._actions += [SendReply(stream, Refusal(reason)), CloseStream(stream)]
+        self._replies.setdefault(stream, []).append(Refusal(reason))
+        self._actions.append(CloseStream(stream))
 
-    def _apply(self, rank: Rank, fact: Fact, is_replay: bool, now: float) -> None:
-        process = rank.hello.process
-        match fact:
-            case RoomOpened(room=room, life=life):
-                self._opened(LifeKey(process, room, life), is_replay, now)
-            case DecodeHandshake(room=room, life=life):
-                self._handshake(rank, LifeKey(process, room, life), fact, is_replay, now)
-            case RoomConcluded(room=room, life=life):
-                key = LifeKey(process, room, life)
-                claims = self.rooms.concluded(key, fact, ttl_s=rank.hello.record_ttl_s, now=now)
-                self._perform(rank, key, claims, now)
-                self.rooms.note_concluded(key)
-            case DecodeAborted(room=room, life=life, endpoint=endpoint):
-                key = LifeKey(process, room, life)
-                self.outbox.void_older(key, endpoint, Outcome.DECODE_ABORTED, now)
-                self._perform(rank, key, self.rooms.aborted(key, endpoint, fact.seq, now), now)
-            case DecodeAcknowledged(room=room, life=life, endpoint=endpoint):
-                key = LifeKey(process, room, life)
-                self._perform(rank, key, self.rooms.acknowledged(key, endpoint, fact.seq), now)
-            case DecodeRegistered():
-                self._registered(rank, fact, now)
-            case Goodbye():
-                rank.has_said_goodbye = True
-            case _:
-                assert_never(fact)
-
-    def _opened(self, key: LifeKey, is_replay: bool, now: float) -> None:
-        if self.rooms.opened(key, now) and not is_replay:
-            self.outbox.open_newer_life(key, now)
-
-    def _registered(self, rank: Rank, fact: DecodeRegistered, now: float) -> None:
-        if rank.registered(fact.endpoint, fact.session, fact.seq):
-            self.outbox.restarted(rank.hello.process, fact.endpoint, fact.session, now)
-
-    def _handshake(self, rank: Rank, key: LifeKey, fact: DecodeHandshake, is_replay: bool, now: float) -> None:
-        self.outbox.void_older(key, fact.endpoint, Outcome.SUPERSEDED, now)
-        claims = self.rooms.handshake(key, fact, is_replay=is_replay, ttl_s=rank.hello.record_ttl_s, now=now)
-        if rank.hello.backend.lower() in self._limits.backends:
-            self.outbox.expect(fact.endpoint, now)
-        self._perform(rank, key, claims, now)
-
-    def _perform(self, rank: Rank, key: LifeKey, claims: list[Claim], now: float) -> None:
-        for claim in claims:
-            match claim:
-                case Owe():
-                    self._owe(rank, key, claim, now)
-                case Settle(endpoint=endpoint, outcome=outcome):
-                    self.outbox.end(NoticeKey(key, endpoint), outcome, now)
-                case Reaffirm(endpoint=endpoint):
-                    self._reply_settled(NoticeKey(key, endpoint))
-                case _:
-                    assert_never(claim)
-
-    def _owe(self, rank: Rank, key: LifeKey, claim: Owe, now: float) -> None:
-        if rank.has_restarted(claim.endpoint, claim.session, claim.seq):
-            self.stats.notices_suppressed["restarted"] += 1
-            self.rooms.settled(key, claim.endpoint)
-            return
-        if rank.hello.backend.lower() not in self._limits.backends:
-            self.stats.notices_suppressed["wire"] += 1
-            return
-        end = self.rooms.end_of(key, now)
-        self.stats.handshakes_late += claim.is_news
-        owed = OwedNotice(
-            key=NoticeKey(key, claim.endpoint),
-            notice=Notice(key.room, rank.hello.prefill_rank, end.cause, rank.hello.backend.lower()),
-            session=claim.session,
-            owed_since=now if claim.is_news else end.owed_since,
-            expires_at=end.expires_at,
-            is_once=end.has_newer_life,
-        )
-        if self.outbox.owe(owed, is_news=claim.is_news, now=now):
-            self.rooms.note_owed(key)
+    def _take(self, rank: Rank, kind: type[Fact], facts: list[Fact], now: float) -> None:
+        stats = self.stats
+        stats.facts[kind.__name__] += len(facts)
+        replayed = rank.accept(facts)
+        stats.facts_replayed += len(replayed)
+        self._acks.owe(now)
+        believed = PLAUSIBLE[kind](facts)
+        stats.facts_implausible += len(facts) - len(believed)
+        self._intake.rules[kind](rank, believed, replayed, now)
+        self._tell_orphans(now)
+        self._settle_ended()
 
     def _is_held(self, key: LifeKey) -> bool:
         dead = self.ranks.of(key.process)
@@ -303,21 +234,38 @@ class Notifier:
             rank = self.ranks.of(key.process)
             if rank is not None and self.rooms.has_open(key.process, key.room):
                 end = RoomConcluded(0, key.room, key.life, TerminalStatus.FAILED, DEATH_CAUSE, True, now)
-                claims = self.rooms.concluded(key, end, ttl_s=rank.hello.record_ttl_s, now=now)
-                self._perform(rank, key, claims, now)
-                self.rooms.note_concluded(key)
+                self._intake.conclude(rank, end, now)
 
     def _settle_ended(self) -> None:
-        for ended in self.outbox.take_ended():
-            self.rooms.note_ended(ended)
-            if ended.is_settled:
-                self._reply_settled(ended.key)
+        ended = self.outbox.take_ended()
+        if not ended:
+            return
+        self.rooms.note_ended(ended)
+        for process, theirs in groupby(ended, _process):
+            replies = self._replies_to(process)
+            replies += [
+                Settled(owed.life.room, owed.life.life, owed.endpoint, owed.seq) for owed in theirs if owed.is_settled
+            ]
 
-    def _reply_settled(self, key: NoticeKey) -> None:
-        rank = self.ranks.of(key.life.process)
-        if rank is not None and rank.stream is not None:
-            message = Settled(key.life.room, key.life.life, key.endpoint)
-            self._actions.append(SendReply(rank.stream, message))
+    def _reaffirm(self, rank: Rank, life: LifeKey, claim: Reaffirm) -> None:
+        self._replies_to(life.process).append(Settled(life.room, life.life, claim.endpoint, claim.seq))
+
+    def _report_hand_offs(self) -> None:
+        ready = self.outbox.hand_offs.take_ready()
+        for (process, stands), theirs in groupby(ready, _process_and_word):
+            rank = self.ranks.of(process)
+            if rank is not None and rank.hello.hears_hand_offs:
+                replies = self._replies_to(process)
+                replies += [
+                    HandedOff(owed.life.room, owed.life.life, owed.endpoint, owed.seq, stands) for owed, _ in theirs
+                ]
+
+    def _replies_to(self, process: str) -> list[Reply]:
+        """Where to put them. Those to a rank that is not connected are lost: it asks again when it is back."""
+        rank = self.ranks.of(process)
+        if rank is None or rank.stream is None:
+            return []
+        return self._replies.setdefault(rank.stream, [])
 
     def _note_quiet(self, now: float) -> None:
         if self.ranks.connected or len(self.outbox) or len(self.lifeline):
@@ -329,3 +277,11 @@ class Notifier:
         if self._is_ending or not self._limits.idle_exit_s or self._quiet_since is None:
             return None
         return self._quiet_since + self._limits.idle_exit_s
+
+
+def _process(owed: OwedNotice) -> str:
+    return owed.life.process
+
+
+def _process_and_word(ready: tuple[OwedNotice, bool]) -> tuple[str, bool]:
+    return ready[0].life.process, ready[1]

@@ -6,56 +6,66 @@ was handed off on a connection that then goes down becomes pending again. Nothin
 One endpoint's trouble stays in its own queue: work follows what is due, not what is owed.
 """
 
-from collections import OrderedDict
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from sidecar.core.actions import CloseEndpoint, Connect, LifeKey, NoticeKey, Outcome, SendNotice
+from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.connections import Connections
-from sidecar.core.deadlines import Deadlines
-from sidecar.core.endpoint_queue import Connection, EndpointQueue, NoticeState, OwedNotice
+from sidecar.core.endpoint_queue import Connection, EndpointQueue
+from sidecar.core.hand_offs import HandOffReports
+from sidecar.core.keys import LifeKey, NoticeKey, Outcome
+from sidecar.core.ledger import Ledger
+from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.core.stats import Stats
+from sidecar.core.turns import Turns
 from sidecar.model import DecodeEndpoint
-
-OFFER_BATCH = 64
-"""Notices offered to one endpoint before the next one has its turn."""
 
 
 class OutboxLimits(Struct, frozen=True, kw_only=True):
+    """`trust_s`: how long a predecessor's hand-off is believed in while there is no connection yet."""
+
     settle_after_s: float = 5.0
     idle_close_s: float = 600.0
     notices_per_endpoint: int = 8192
     notices_total: int = 131_072
     connections: int = 4096
+    trust_s: float = 1.0
 
 
 class Outbox:
+    """`hand_offs` collects what ranks are to be told of."""
+
     def __init__(self, *, limits: OutboxLimits, schedule: RetrySchedule, stats: Stats) -> None:
+        self.hand_offs = HandOffReports()
         self._limits = limits
-        self._schedule = schedule
         self._stats = stats
-        self._owed: OrderedDict[NoticeKey, OwedNotice] = OrderedDict()
-        self._by_room: dict[tuple[str, int], dict[NoticeKey, OwedNotice]] = {}
+        self._ledger = Ledger()
+        self._least_limit = min(limits.notices_total, limits.notices_per_endpoint)
         self._connections = Connections(limit=limits.connections, stats=stats)
-        self._expiries: Deadlines[NoticeKey] = Deadlines()
-        self._wakes: Deadlines[DecodeEndpoint] = Deadlines()
-        self._due: dict[DecodeEndpoint, EndpointQueue] = {}
+        self._turns = Turns(
+            self._connections,
+            schedule=schedule,
+            settle_after_s=limits.settle_after_s,
+            idle_close_s=limits.idle_close_s,
+        )
         self._ended: list[OwedNotice] = []
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return self._ledger.count
 
     def __repr__(self) -> str:
-        return f"<Outbox owed={len(self._owed)} endpoints={len(self._connections)}>"
+        return f"<Outbox owed={self._ledger.count} endpoints={len(self._connections)}>"
 
     @property
     def oldest_owed_since(self) -> float | None:
-        """Approximate: the one owed first, by order of arrival here."""
-        return next(iter(self._owed.values())).owed_since if self._owed else None
+        """Approximate: of the one that is void first."""
+        return self._ledger.first().owed_since if self._ledger.count else None
 
     @property
     def pending(self) -> int:
+        """What was taken over is not: it needs no attempt as long as nothing speaks against it."""
         return sum(len(queue.pending) for queue in self._connections.queues())
 
     def queues(self) -> list[EndpointQueue]:
@@ -67,12 +77,14 @@ class Outbox:
         handed off settles by the new time when it is looked at next.
         """
         self._limits = limits
+        self._least_limit = min(limits.notices_total, limits.notices_per_endpoint)
+        self._turns.settle_after_s, self._turns.idle_close_s = limits.settle_after_s, limits.idle_close_s
 
     def queue_of(self, endpoint: DecodeEndpoint) -> EndpointQueue | None:
         return self._connections.known(endpoint)
 
     def find(self, key: NoticeKey) -> OwedNotice | None:
-        return self._owed.get(key)
+        return self._ledger.find(key.life, key.endpoint)
 
     # -- what is owed
 
@@ -80,88 +92,77 @@ class Outbox:
         """A handshake: the endpoint may soon be owed something, and a connection that is up makes that quick."""
         queue = self._connections.find(endpoint, now)
         if queue.connection is Connection.ABSENT and queue.retry_at is None:
-            self._open(queue, now)
+            self._turns.open(queue, now)
         if queue.connection is Connection.ABSENT and not len(queue):
             self._connections.forget(queue, "limit")
-        else:
-            self._wake(queue)
 
     def owe(self, owed: OwedNotice, *, is_news: bool, now: float) -> bool:
         """Whether it was not owed before. Owed already: nothing, except that news of a handed off one makes it pending
         again.
         """
-        known = self._owed.get(owed.key)
-        queue = self._connections.find(owed.key.endpoint, now)
+        known = self._ledger.find(owed.life, owed.endpoint)
+        queue = self._connections.find(owed.endpoint, now)
         if known is not None:
             if is_news:
                 known.renew(owed)
                 queue.make_pending(known)
-                self._serve(queue, now)
+                self._turns.serve(queue, now)
+            elif owed.is_reported and not known.is_reported:
+                self.hand_offs.contradict(known)
             return False
-        if len(queue) >= self._limits.notices_per_endpoint:
-            self._end(queue.oldest(), Outcome.DROPPED, now)
-        elif len(self._owed) >= self._limits.notices_total:
-            self._end(next(iter(self._owed.values())), Outcome.DROPPED, now)
+        if self._ledger.count >= self._least_limit:
+            self._make_room(queue, now)
         self._stats.notices_owed += 1
-        self._owed[owed.key] = queue.pending[owed.key] = owed
-        self._by_room.setdefault((owed.key.life.process, owed.key.life.room), {})[owed.key] = owed
-        self._expiries.set(owed.key, owed.expires_at)
-        self._serve(queue, now)
+        self._ledger.add(owed)
+        if owed.state is NoticeState.TAKEN_OVER:
+            queue.take_over(owed, now, trust_s=self._limits.trust_s)
+        else:
+            queue.pending[owed] = None
+        if not queue.is_due:
+            self._turns.serve(queue, now)
         return True
 
     def end(self, key: NoticeKey, outcome: Outcome, now: float) -> None:
-        owed = self._owed.get(key)
+        owed = self.find(key)
         if owed is not None:
             self._end(owed, outcome, now)
 
     def open_newer_life(self, key: LifeKey, now: float) -> None:
         """Older notices of the room that had a hand-off are never sent again; the others may be sent once."""
-        for owed in self._older(key):
-            if owed.hand_offs:
+        for owed in self._ledger.older(key):
+            if owed.hand_offs or owed.is_reported:
                 self._end(owed, Outcome.SUPERSEDED, now)
             owed.is_once = True
 
     def void_older(self, key: LifeKey, endpoint: DecodeEndpoint, outcome: Outcome, now: float) -> None:
         """The endpoint spoke of this life of the room: whatever older ones owe it is void."""
-        for owed in self._older(key):
-            if owed.key.endpoint == endpoint:
+        for owed in self._ledger.older(key):
+            if owed.endpoint == endpoint:
                 self._end(owed, outcome, now)
 
     def restarted(self, process: str, endpoint: DecodeEndpoint, session: str, now: float) -> None:
         """The endpoint serves a new session: what this process owes it under another one is void."""
         queue = self._connections.known(endpoint)
         for owed in list(queue.notices()) if queue else ():
-            if owed.key.life.process == process and owed.session != session:
+            if owed.life.process == process and owed.session != session:
                 self._end(owed, Outcome.RESTARTED, now)
 
     # -- what became of attempts and connections
 
-    def handed_off(self, key: NoticeKey, now: float) -> None:
-        queue = self._connections.known(key.endpoint)
+    def attempted(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice], handed_off: int, now: float) -> None:
+        """So many of them were handed off. The next one, if any, was refused, and the rest was not tried."""
+        queue = self._connections.known(endpoint)
         if queue is None:
             return
-        owed = self._owed.get(key)
-        if owed is not None and owed.state is NoticeState.OFFERED:
-            self._hand_off(queue, owed, now)
-        if queue.pending:
-            self._due[key.endpoint] = queue
-        self._wake(queue)  # the others settle after this one, which has its deadline
-
-    def refused(self, key: NoticeKey, now: float) -> None:
-        queue = self._connections.known(key.endpoint)
-        if queue is None:
-            return
-        owed = self._owed.get(key)
-        if owed is not None and owed.state is NoticeState.OFFERED:
-            owed.state = NoticeState.PENDING
-            owed.refusals += 1
-            owed.refused_at = now
-            self._stats.refusals += 1
-        if queue.connection is Connection.UP:
-            queue.restart_settling(now)
-        self._due.pop(key.endpoint, None)
-        if queue.retry_at is None:
-            self._retry_later(queue, now)
+        if handed_off and (fresh := queue.hand_off(offers[:handed_off], now)):
+            queue.refusals = 0
+            self._note_hand_offs(queue, fresh, now)
+        if handed_off < len(offers):
+            self._note_refusal(queue, queue.refuse(offers[handed_off:], now), now)
+        elif queue.pending:
+            self._turns.make_due(queue)
+        if queue.wake_at is None or queue.wake_at > now + self._limits.settle_after_s:
+            self._turns.wake(queue)
 
     def endpoint_up(self, endpoint: DecodeEndpoint, now: float) -> None:
         """Everything pending is due at once. A hand-off is dated from here at the earliest."""
@@ -171,13 +172,10 @@ class Outbox:
         if queue.connection is not Connection.UP:
             self._stats.endpoint_ups += 1
             self._stats.reconnects += queue.has_been_up
-        queue.connection = Connection.UP
-        queue.has_been_up = True
-        queue.refusals = 0
-        queue.retry_at = None
+        queue.come_up(now)
         if queue.pending:
-            self._due[endpoint] = queue
-        self._wake(queue)
+            self._turns.make_due(queue)
+        self._turns.wake(queue)
 
     def endpoint_down(self, endpoint: DecodeEndpoint, now: float) -> None:
         queue = self._connections.known(endpoint)
@@ -185,19 +183,18 @@ class Outbox:
             return
         queue.connection = Connection.DOWN
         self._stats.endpoint_downs += 1
-        queue.make_all_pending()
-        self._due.pop(endpoint, None)
-        self._retry_later(queue, now)
+        self.hand_offs.take_back(queue.make_all_pending())
+        self._turns.retry_later(queue, now)
 
     # -- time and output
 
     def handle_timer(self, now: float) -> None:
-        for key in self._expiries.pop_due(now):
-            self._end(self._owed[key], Outcome.EXPIRED, now)
-        for endpoint in self._wakes.pop_due(now):
-            queue = self._connections.known(endpoint)
-            if queue is not None:
+        for owed in self._ledger.pop_expired(now):
+            self._end(owed, Outcome.EXPIRED, now)
+        for queue in self._turns.pop_woken(now):
+            if self._connections.known(queue.endpoint) is queue:
                 self._attend(queue, now)
+        self.hand_offs.handle_timer(now)
 
     def hurry(self, now: float) -> None:
         """Try everything pending now: there is no time left for back-off."""
@@ -207,16 +204,11 @@ class Outbox:
                 self._attend(queue, now)
 
     def next_deadline(self) -> float | None:
-        times = [at for at in (self._expiries.next(), self._wakes.next()) if at is not None]
-        return min(times, default=None)
+        times = (self._ledger.next_expiry(), self._turns.next_deadline(), self.hand_offs.next_deadline())
+        return min((at for at in times if at is not None), default=None)
 
-    def take_actions(self) -> list[Connect | CloseEndpoint | SendNotice]:
-        actions: list[Connect | CloseEndpoint | SendNotice] = [*self._connections.take_actions()]
-        due, self._due = self._due, {}
-        for endpoint, queue in due.items():
-            offers = queue.take_offers(OFFER_BATCH)
-            actions += [SendNotice(endpoint, owed.notice, owed.key) for owed in offers]
-        return actions
+    def take_actions(self) -> list[Connect | CloseEndpoint | SendNotices]:
+        return [*self._connections.take_actions(), *self._turns.take_offers()]
 
     def take_ended(self) -> list[OwedNotice]:
         """Each has its outcome."""
@@ -225,76 +217,72 @@ class Outbox:
 
     # -- inside
 
-    def _older(self, key: LifeKey) -> list[OwedNotice]:
-        owed = self._by_room.get((key.process, key.room))
-        return [one for one in owed.values() if one.key.life.life < key.life] if owed else []
+    def _make_room(self, queue: EndpointQueue, now: float) -> None:
+        limit = self._limits.notices_per_endpoint
+        if len(queue) >= limit:
+            for owed in queue.oldest(1 + limit // 128):  # some more at once: to find the oldest is dear
+                self._close(owed, queue, Outcome.DROPPED, now)
+        elif self._ledger.count >= self._limits.notices_total:
+            self._end(self._ledger.first(), Outcome.DROPPED, now)
 
-    def _hand_off(self, queue: EndpointQueue, owed: OwedNotice, now: float) -> None:
-        queue.hand_off(owed, now)
-        self._stats.hand_offs += 1
-        if owed.hand_offs == 1:
-            self._stats.owed_to_hand_off.observe(now - owed.owed_since)
-        else:
-            self._stats.hand_offs_again += 1
-        if owed.is_once:
-            self._end(owed, Outcome.SUPERSEDED, now)
+    def _note_hand_offs(self, queue: EndpointQueue, handed_off: list[OwedNotice], now: float) -> None:
+        stats = self._stats
+        stats.hand_offs += len(handed_off)
+        stats.owed_to_hand_off.observe([now - owed.owed_since for owed in handed_off if owed.hand_offs == 1])
+        for owed in handed_off:
+            if owed.hand_offs > 1:
+                stats.hand_offs_again += 1
+            if owed.is_once:
+                self._end(owed, Outcome.SUPERSEDED, now)
+        self.hand_offs.note(queue, handed_off, now)
 
-    def _serve(self, queue: EndpointQueue, now: float) -> None:
-        """Something new is pending there."""
-        if queue.connection is Connection.UP and queue.retry_at is None:
-            self._due[queue.endpoint] = queue
-            return  # the outcome comes before any deadline could
-        if queue.connection is Connection.ABSENT and queue.retry_at is None:
-            self._open(queue, now)
-        elif queue.retry_at is None:
-            self._retry_later(queue, now)
-        self._wake(queue)
-
-    def _open(self, queue: EndpointQueue, now: float) -> None:
-        self._connections.open(queue)
-        self._retry_later(queue, now)
-
-    def _retry_later(self, queue: EndpointQueue, now: float) -> None:
-        queue.refusals += 1
-        queue.retry_at = now + self._schedule.delay(queue.refusals)
-        self._wake(queue)
+    def _note_refusal(self, queue: EndpointQueue, is_still_owed: bool, now: float) -> None:
+        self._stats.refusals += is_still_owed
+        if queue.connection is Connection.UP:
+            queue.restart_settling(now)
+        queue.is_due = False
+        if queue.retry_at is None:
+            self._turns.retry_later(queue, now)
 
     def _attend(self, queue: EndpointQueue, now: float) -> None:
         """Whatever is due at this endpoint. Being called early is harmless."""
         if queue.connection is Connection.UP:
-            for owed in queue.held_up(self._limits.settle_after_s, now):
-                self._end(owed, Outcome.HELD_UP, now)
-        if queue.retry_at is not None and queue.retry_at <= now:
-            queue.retry_at = None
-            if queue.pending and queue.connection is Connection.ABSENT:
-                self._open(queue, now)
-            elif queue.pending:
-                self._due[queue.endpoint] = queue
+            self._settle(queue, now)
+        elif queue.trust_until is not None and queue.trust_until <= now:
+            self.hand_offs.take_back(queue.make_all_pending())
+            self._turns.serve(queue, now)
+        self._turns.retry_if_due(queue, now)
         if not len(queue) and queue.used_at + self._limits.idle_close_s <= now:
             self._connections.forget(queue, "idle")
             return
-        self._wake(queue)
-
-    def _wake(self, queue: EndpointQueue) -> None:
-        limits = self._limits
-        at = queue.next_deadline(settle_after_s=limits.settle_after_s, idle_close_s=limits.idle_close_s)
-        if at is not None:
-            self._wakes.bring_forward(queue.endpoint, at)
+        self._turns.wake(queue)
 
     def _end(self, owed: OwedNotice, outcome: Outcome, now: float) -> None:
-        key = owed.key
-        queue = self._connections.find(key.endpoint, now)
+        queue = self._connections.find(owed.endpoint, now)
+        self._close(owed, queue, outcome, now)
+        self._turns.wake(queue)
+
+    def _settle(self, queue: EndpointQueue, now: float) -> None:
+        """What has been handed off long enough ago: the many that end in the same way."""
+        held = queue.held_up(self._limits.settle_after_s, now)
+        if not held:
+            return
+        for owed in held:
+            del queue.handed_off[owed]
+            owed.outcome, owed.ended_at = Outcome.HELD_UP, now
+            self._ledger.remove(owed)
+        queue.used_at = now
+        self._note_ended(held, Outcome.HELD_UP, now)
+
+    def _close(self, owed: OwedNotice, queue: EndpointQueue, outcome: Outcome, now: float) -> None:
         queue.discard(owed)
-        del self._owed[key]
-        self._expiries.clear(key)
-        room = (key.life.process, key.life.room)
-        siblings = self._by_room[room]
-        del siblings[key]
-        if not siblings:
-            del self._by_room[room]
-        self._stats.notices_ended[outcome.value] += 1
-        if outcome.is_settled:
-            self._stats.owed_to_settled.observe(now - owed.owed_since)
+        queue.used_at = now
         owed.outcome, owed.ended_at = outcome, now
-        self._ended.append(owed)
-        self._wake(queue)
+        self._ledger.remove(owed)
+        self._note_ended([owed], outcome, now)
+
+    def _note_ended(self, ended: list[OwedNotice], outcome: Outcome, now: float) -> None:
+        self._stats.notices_ended[outcome.value] += len(ended)
+        if outcome.is_settled:
+            self._stats.owed_to_settled.observe([now - owed.owed_since for owed in ended])
+        self._ended += ended

@@ -1,8 +1,9 @@
 """Which rank processes have said hello, over which stream, and what only they can tell apart."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
-from sidecar.model import DecodeEndpoint, Hello
+from sidecar.model import DecodeEndpoint, Fact, Hello
 
 RANK_LIMIT = 1024
 """Processes remembered, connected or not; those that left longest ago are forgotten first."""
@@ -14,28 +15,40 @@ REGISTRATION_LIMIT = 8192
 class Rank:
     """`is_dead`: its process has ended for sure, and so has its writing.
 
-    `last_seq` over all its streams tells a replay from news; `unacknowledged` is the highest seq of this stream not
-    yet answered.
+    `backend` is that of its hello in lower case. `last_seq` over all its streams tells a replay from news;
+    `unacknowledged` is the highest seq of this stream not yet answered.
     """
 
     def __init__(self, hello: Hello, stream: int) -> None:
-        self.hello = hello
-        self.stream: int | None = stream
         self.last_seq = -1
-        self.unacknowledged: int | None = None
-        self.has_said_goodbye = False
-        self.is_dead = False
+        self.greet(hello, stream)
         self._sessions: OrderedDict[DecodeEndpoint, tuple[int, str]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Rank {self.hello.process} rank={self.hello.prefill_rank} stream={self.stream} seq={self.last_seq}>"
 
-    def accept(self, seq: int) -> bool:
-        """Whether this is a replay of what an earlier stream brought already."""
-        is_replay = seq <= self.last_seq
-        self.last_seq = max(seq, self.last_seq)
-        self.unacknowledged = seq if self.unacknowledged is None else max(seq, self.unacknowledged)
-        return is_replay
+    def greet(self, hello: Hello, stream: int) -> None:
+        self.hello = hello
+        self.backend = hello.backend.lower()
+        self.stream: int | None = stream
+        self.unacknowledged: int | None = None
+        self.has_said_goodbye = False
+        self.is_dead = False
+
+    def accept(self, facts: Sequence[Fact]) -> set[int]:
+        """Those that replay what an earlier stream has brought already, by `id`."""
+        replayed: set[int] = set()
+        last_seq, highest = self.last_seq, self.unacknowledged
+        for fact in facts:
+            seq = fact.seq
+            if seq > last_seq:
+                last_seq = seq
+            else:
+                replayed.add(id(fact))
+            if highest is None or seq > highest:
+                highest = seq
+        self.last_seq, self.unacknowledged = last_seq, highest
+        return replayed
 
     def take_unacknowledged(self) -> int | None:
         seq, self.unacknowledged = self.unacknowledged, None
@@ -99,8 +112,7 @@ class RankTable:
         if replaced is not None:
             del self._by_stream[replaced]
         self._left = {old: left for old, left in self._left.items() if left is not rank}
-        rank.hello, rank.stream, rank.unacknowledged = hello, stream, None
-        rank.has_said_goodbye = rank.is_dead = False
+        rank.greet(hello, stream)
         self._by_process.move_to_end(hello.process)
         self._by_stream[stream] = rank
         return rank, replaced

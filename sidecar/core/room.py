@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from sidecar.core.actions import LifeKey, Outcome
-from sidecar.core.endpoint_queue import OwedNotice
+from sidecar.core.keys import LifeKey, Outcome
+from sidecar.core.owed import OwedNotice
 from sidecar.model import DecodeEndpoint
 
 ENDPOINT_LIMIT = 1024
@@ -29,6 +29,8 @@ class RoomState(enum.Enum):
     UNDRAINED = "undrained"  # failed, but the rank may still write: recorded and never told
     SUCCEEDED = "succeeded"
 
+    __hash__ = object.__hash__  # TABLE is looked into for each fact; an enum would hash its name each time
+
 
 class RoomInput(enum.Enum):
     OPENED = enum.auto()
@@ -38,6 +40,8 @@ class RoomInput(enum.Enum):
     FAILURE = enum.auto()
     UNDRAINED_FAILURE = enum.auto()
     SUCCESS = enum.auto()
+
+    __hash__ = object.__hash__
 
 
 class Effect(enum.Enum):
@@ -91,17 +95,20 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
 }
 
 
-class Handshake(Struct, frozen=True):
-    """The last that was heard of an endpoint in this life. The times are when it was heard here; 0: never."""
+class Handshake(Struct):
+    """The last that was heard of an endpoint in this life. The times are when it was heard here; 0: never.
+
+    `handed_off`: its rank says that a predecessor of this sidecar has handed the notice off.
+    """
 
     session: str
     seq: int
     is_settled: bool = False
     at_s: float = 0.0
     aborted_at_s: float = 0.0
+    handed_off: bool = False
 
 
-_NEVER = Handshake("", -1)
 _FAILED = (RoomState.FAILED, RoomState.UNDRAINED)
 
 
@@ -109,8 +116,7 @@ class Owe(Struct, frozen=True):
     """`is_news`: decode may have a new request waiting, so an earlier hand-off does not count."""
 
     endpoint: DecodeEndpoint
-    session: str
-    seq: int
+    shaken: Handshake
     is_news: bool
 
 
@@ -123,6 +129,7 @@ class Reaffirm(Struct, frozen=True):
     """The rank asks again about an endpoint that is settled: its answer was lost with an earlier stream."""
 
     endpoint: DecodeEndpoint
+    seq: int
 
 
 Claim: TypeAlias = Owe | Settle | Reaffirm
@@ -132,10 +139,27 @@ class Room:
     """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
 
     `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
-    `is_reported`: it has ended, nothing is owed any more, and that has been noted.
+    `is_reported`: it has ended, nothing is owed any more, and that has been noted. `is_over`: it is in no table.
     """
 
-    def __init__(self, key: LifeKey, *, known_since_s: float = 0.0) -> None:
+    __slots__ = (
+        "cause",
+        "concluded_at_s",
+        "end_began_at_s",
+        "end_seq",
+        "endpoints",
+        "expires_at",
+        "is_over",
+        "is_reported",
+        "key",
+        "known_since_s",
+        "opened_at_s",
+        "owed",
+        "state",
+        "told",
+    )
+
+    def __init__(self, key: LifeKey, known_since_s: float = 0.0) -> None:
         self.key = key
         self.known_since_s = known_since_s
         self.opened_at_s = 0.0
@@ -143,6 +167,7 @@ class Room:
         self.end_seq = 0
         self.owed = 0
         self.is_reported = False
+        self.is_over = False
         self.told: dict[DecodeEndpoint, OwedNotice] = {}
         self.state = RoomState.OPEN
         self.cause = ""
@@ -157,23 +182,28 @@ class Room:
         self.state, effect = TABLE[self.state][given]
         return effect
 
-    def handshake(self, endpoint: DecodeEndpoint, session: str, seq: int, *, at_s: float = 0.0) -> list[Claim]:
+    def handshake(
+        self, endpoint: DecodeEndpoint, session: str, seq: int, *, at_s: float = 0.0, handed_off: bool = False
+    ) -> list[Claim]:
         effect = self.advance(RoomInput.HANDSHAKE)
         known = self.endpoints.get(endpoint)
         is_news = known is None or seq > known.seq
+        shaken = Handshake(session, seq, at_s=at_s, handed_off=handed_off)
         if is_news and effect is not Effect.NONE:
-            self.endpoints[endpoint] = Handshake(session, seq, at_s=at_s)
+            self.endpoints[endpoint] = shaken
         if effect is not Effect.TELL:
             return []
         if known is not None and known.is_settled and not is_news:
-            return [Reaffirm(endpoint)]
-        return [Owe(endpoint, session, seq, is_news)]
+            return [Reaffirm(endpoint, known.seq)]
+        return [Owe(endpoint, shaken, is_news)]
 
     def aborted(self, endpoint: DecodeEndpoint, seq: int, *, at_s: float = 0.0) -> list[Claim]:
-        known = self.endpoints.get(endpoint, _NEVER)
-        if seq <= known.seq or self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
+        known = self.endpoints.get(endpoint)
+        if (known is not None and seq <= known.seq) or self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
             return []
-        self.endpoints[endpoint] = Handshake(known.session, seq, is_settled=True, at_s=known.at_s, aborted_at_s=at_s)
+        if known is None:
+            known = self.endpoints[endpoint] = Handshake("", seq)
+        known.seq, known.is_settled, known.aborted_at_s = seq, True, at_s
         return [Settle(endpoint, Outcome.DECODE_ABORTED)]
 
     def acknowledged(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
@@ -188,28 +218,22 @@ class Room:
         self.settled(endpoint, seq)
         return [Settle(endpoint, Outcome.ACKNOWLEDGED)]
 
-    def conclude(self, given: RoomInput, *, cause: str, at_s: float, expires_at: float) -> tuple[Effect, list[Claim]]:
+    def conclude(self, given: RoomInput, cause: str, at_s: float, expires_at: float) -> Effect:
         """The first cause stands, the latest expiry too: a room that drained late is owed for its whole time."""
         before = self.state
-        effect = self.advance(given)
-        if self.state is before:
-            return effect, []
-        self.is_reported = False
-        self.cause = self.cause or cause
-        self.concluded_at_s = at_s
-        self.expires_at = max(self.expires_at, expires_at)
-        if effect is not Effect.TELL_ALL:
-            return effect, []
-        waiting = [(endpoint, known) for endpoint, known in self.endpoints.items() if not known.is_settled]
-        return effect, [Owe(endpoint, known.session, known.seq, is_news=False) for endpoint, known in waiting]
+        self.state, effect = TABLE[before][given]
+        if self.state is not before:
+            self.is_reported = False
+            self.cause = self.cause or cause
+            self.concluded_at_s = at_s
+            self.expires_at = max(self.expires_at, expires_at)
+        return effect
 
     def settled(self, endpoint: DecodeEndpoint, seq: int = 0) -> None:
         """The endpoint is owed nothing for this life by any fact up to `seq` or up to the last one known."""
         known = self.endpoints.get(endpoint)
         if known is not None:
-            self.endpoints[endpoint] = Handshake(
-                known.session, max(seq, known.seq), is_settled=True, at_s=known.at_s, aborted_at_s=known.aborted_at_s
-            )
+            known.seq, known.is_settled = max(seq, known.seq), True
 
     def note_owed(self) -> None:
         self.owed += 1
@@ -217,7 +241,9 @@ class Room:
 
     def note_ended(self, owed: OwedNotice) -> None:
         self.owed = max(0, self.owed - 1)  # it may be older than this, if the life was evicted and came back
-        endpoint = owed.key.endpoint
+        endpoint = owed.endpoint
+        if owed.is_settled:
+            self.settled(endpoint)
         if len(self.told) < TOLD_LIMIT or endpoint in self.told:
             self.told[endpoint] = owed
 

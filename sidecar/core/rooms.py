@@ -5,14 +5,24 @@ request's at another rank.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-from sidecar.core.actions import LifeKey
-from sidecar.core.deadlines import Deadlines
-from sidecar.core.endpoint_queue import OwedNotice
-from sidecar.core.room import ENDPOINT_LIMIT, Claim, Effect, Owe, Reaffirm, Room, RoomInput, RoomState
+from sidecar.core.deadlines import Expiries
+from sidecar.core.keys import LifeKey
+from sidecar.core.owed import OwedNotice
+from sidecar.core.room import (
+    ENDPOINT_LIMIT,
+    Claim,
+    Effect,
+    Handshake,
+    Owe,
+    Reaffirm,
+    Room,
+    RoomInput,
+    RoomState,
+)
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, TerminalStatus
 
@@ -46,7 +56,7 @@ class RoomTable:
         self._records: OrderedDict[LifeKey, Room] = OrderedDict()
         self._succeeded: OrderedDict[LifeKey, Room] = OrderedDict()
         self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
-        self._expiries: Deadlines[LifeKey] = Deadlines()
+        self._expiries: Expiries[Room] = Expiries()
         self._finished: list[Room] = []
 
     def __repr__(self) -> str:
@@ -102,13 +112,13 @@ class RoomTable:
         known = others.get(key.life)
         if known is None and self._is_buried(key, now):
             if is_replay:
-                return [Reaffirm(fact.endpoint)]
-            return [Owe(fact.endpoint, fact.session, fact.seq, is_news=True)]
+                return [Reaffirm(fact.endpoint, fact.seq)]
+            return [Owe(fact.endpoint, Handshake(fact.session, fact.seq, handed_off=fact.handed_off), is_news=True)]
         known = known or self._add_early(key, ttl_s, now)
         if len(known.endpoints) >= ENDPOINT_LIMIT and fact.endpoint not in known.endpoints:
             self._stats.handshakes_over_limit += 1
             return []
-        return known.handshake(fact.endpoint, fact.session, fact.seq, at_s=now)
+        return known.handshake(fact.endpoint, fact.session, fact.seq, at_s=now, handed_off=fact.handed_off)
 
     def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int, now: float) -> list[Claim]:
         self._void_older(key, endpoint, seq)
@@ -121,63 +131,61 @@ class RoomTable:
         room = self.find(key)
         return [] if room is None else room.acknowledged(endpoint, seq)
 
-    def concluded(self, key: LifeKey, fact: RoomConcluded, *, ttl_s: float, now: float) -> list[Claim]:
+    def concluded(self, process: str, fact: RoomConcluded, *, ttl_s: float, now: float) -> Room | None:
+        """The life, if that has changed it."""
         at_s = fact.at_s if fact.at_s <= now else now
-        expires_at = at_s + ttl_s
-        given = _input_of(fact)
-        if self._is_buried(key, now):
-            return []
-        if expires_at <= now and given is not RoomInput.SUCCESS:
-            self._conclude_expired(key)
-            return []
-        room = self.find(key) or self._add(key, now)
-        before = room.state
-        effect, claims = room.conclude(given, cause=fact.cause, at_s=at_s, expires_at=expires_at)
-        self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
-        if room.state is not before:
-            room.end_seq = fact.seq
-            room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
-            self._keep_end(room)
-        return claims
-
-    def settled(self, key: LifeKey, endpoint: DecodeEndpoint) -> None:
-        room = self.find(key)
-        if room is not None:
-            room.settled(endpoint)
-
-    def note_owed(self, key: LifeKey) -> None:
-        room = self.find(key)
-        if room is not None:
-            room.note_owed()
-
-    def note_ended(self, owed: OwedNotice) -> None:
-        room = self.find(owed.key.life)
+        lives = self._lives.get((process, fact.room))
+        room = lives.get(fact.life) if lives else None
+        if fact.status is TerminalStatus.SUCCESS:
+            given = RoomInput.SUCCESS
+        else:
+            given = RoomInput.FAILURE if fact.drained else RoomInput.UNDRAINED_FAILURE
+            if at_s + ttl_s <= now:
+                self._conclude_expired(room)
+                return None
         if room is None:
-            return
-        room.note_ended(owed)
-        if owed.is_settled:
-            room.settled(owed.key.endpoint)
+            key = LifeKey(process, fact.room, fact.life)
+            if self._is_buried(key, now):
+                return None
+            room = self._add(key, now)
+        before, expiry = room.state, room.expires_at
+        effect = room.conclude(given, fact.cause, at_s, at_s + ttl_s)
+        if room.state is before:
+            self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
+            return None
+        room.end_seq = fact.seq
+        room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
+        if before is RoomState.OPEN:
+            del self._open[room.key]
+            self._early.pop(room.key, None)
+        self._keep_end(room, is_dated=room.expires_at == expiry)
+        return room
+
+    def note_ended(self, ended: Iterable[OwedNotice]) -> None:
+        for owed in ended:
+            life = owed.life
+            lives = self._lives.get((life.process, life.room))
+            room = lives.get(life.life) if lives else None
+            if room is not None:
+                room.note_ended(owed)
+                if not room.owed:
+                    self.note_finished(room)
+
+    def note_finished(self, room: Room) -> None:
+        """Called whenever it may be so."""
         if room.finish():
             self._finished.append(room)
 
-    def note_concluded(self, key: LifeKey) -> None:
-        """After what it owes has been worked out."""
-        room = self.find(key)
-        if room is not None and room.finish():
-            self._finished.append(room)
-
     def take_finished(self) -> list[Room]:
-        """Lives that ended without success and, since the last call, owe nothing any more or were evicted. For the
-        log.
-        """
+        """Lives that ended without success and, since the last call, owe nothing any more or were evicted."""
         finished, self._finished = self._finished, []
         return finished
 
     def end_of(self, key: LifeKey, now: float) -> End:
         """For a life that is failed or buried."""
         lives = self._lives.get((key.process, key.room), {})
-        has_newer_life = any(number > key.life for number in lives)
         room = lives.get(key.life)
+        has_newer_life = (room is None or len(lives) > 1) and any(number > key.life for number in lives)
         if room is None:
             return End(GENERIC_CAUSE, now, self._tombstones[key], has_newer_life)
         return End(room.cause, room.concluded_at_s, room.expires_at, has_newer_life)
@@ -199,9 +207,9 @@ class RoomTable:
     # -- time
 
     def handle_timer(self, now: float) -> None:
-        for key in self._expiries.pop_due(now):
+        for room in self._expiries.pop_due(now):
             self._stats.records_expired += 1
-            self._remove(self._records[key])
+            self._remove(room)
         while self._early and next(iter(self._early.values())) <= now:
             self._stats.open_rooms_dropped["early"] += 1
             self._remove(self._open[next(iter(self._early))])
@@ -221,10 +229,9 @@ class RoomTable:
             if number < key.life:
                 room.settled(endpoint, seq)
 
-    def _conclude_expired(self, key: LifeKey) -> None:
+    def _conclude_expired(self, room: Room | None) -> None:
         """A replay brought back a life whose record has had its time."""
-        room = self._open.get(key)
-        if room is not None:
+        if room is not None and room.state is RoomState.OPEN:
             self._stats.records_expired += 1
             self._remove(room)
 
@@ -236,7 +243,7 @@ class RoomTable:
         if len(self._open) >= self._limits.open_rooms:
             self._stats.open_rooms_dropped["limit"] += 1
             self._remove(next(iter(self._open.values())))
-        room = self._open[key] = Room(key, known_since_s=now)
+        room = self._open[key] = Room(key, now)
         self._lives.setdefault((key.process, key.room), {})[key.life] = room
         return room
 
@@ -245,9 +252,8 @@ class RoomTable:
         self._early[key] = now + ttl_s
         return room
 
-    def _keep_end(self, room: Room) -> None:
-        self._open.pop(room.key, None)
-        self._early.pop(room.key, None)
+    def _keep_end(self, room: Room, *, is_dated: bool) -> None:
+        """`is_dated`: it drained late, and its time to expire stays what it was."""
         if room.state is RoomState.SUCCEEDED:
             self._stats.rooms_succeeded += 1
             self._succeeded[room.key] = room
@@ -257,7 +263,8 @@ class RoomTable:
         self._stats.rooms_failed += room.state is RoomState.FAILED
         self._stats.rooms_undrained += room.state is RoomState.UNDRAINED
         self._records[room.key] = room
-        self._expiries.set(room.key, room.expires_at)
+        if not is_dated:
+            self._expiries.add(room)
         if len(self._records) > self._limits.records:
             self._evict(next(iter(self._records.values())))
 
@@ -266,7 +273,6 @@ class RoomTable:
         self._stats.records_evicted_early += 1
         if room.owed:
             self._finished.append(room)
-        self._expiries.clear(room.key)
         self._remove(room)
         if room.state is not RoomState.FAILED:
             return
@@ -277,21 +283,18 @@ class RoomTable:
 
     def _remove(self, room: Room) -> None:
         key = room.key
+        table = self._table_of(room)
+        del table[key]
         self._early.pop(key, None)
-        for table in self._tables():
-            table.pop(key, None)
+        room.is_over = True
+        if table is self._records:
+            self._expiries.note_over()
         lives = self._lives[key.process, key.room]
         del lives[key.life]
         if not lives:
             del self._lives[key.process, key.room]
 
-    def _tables(self) -> Iterator[OrderedDict[LifeKey, Room]]:
-        yield self._open
-        yield self._records
-        yield self._succeeded
-
-
-def _input_of(fact: RoomConcluded) -> RoomInput:
-    if fact.status is TerminalStatus.SUCCESS:
-        return RoomInput.SUCCESS
-    return RoomInput.FAILURE if fact.drained else RoomInput.UNDRAINED_FAILURE
+    def _table_of(self, room: Room) -> OrderedDict[LifeKey, Room]:
+        if room.state is RoomState.OPEN:
+            return self._open
+        return self._succeeded if room.state is RoomState.SUCCEEDED else self._records

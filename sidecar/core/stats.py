@@ -3,6 +3,7 @@
 import dataclasses
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
@@ -14,9 +15,11 @@ class Histogram:
         self.counts = [0] * (len(BUCKETS_S) + 1)
         self.sum_s = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
-        self.sum_s += max(seconds, 0.0)
+    def observe(self, times_s: Sequence[float]) -> None:
+        counts = self.counts
+        for seconds in times_s:
+            counts[bisect_left(BUCKETS_S, seconds)] += 1
+            self.sum_s += max(seconds, 0.0)
 
 
 @dataclasses.dataclass

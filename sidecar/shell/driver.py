@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 import structlog
@@ -15,12 +15,13 @@ from sidecar.core.actions import (
     RankJoined,
     RankLeft,
     Retire,
-    SendNotice,
-    SendReply,
+    SendNotices,
+    SendReplies,
 )
 from sidecar.core.notifier import Notifier
 from sidecar.core.room import Room
 from sidecar.model import DecodeEndpoint, Notice, Reply, Upward
+from sidecar.shell.log import is_debugging
 
 MIN_SLEEP_S = 0.001
 """uvloop's timers have a grain of 1 ms; a shorter one would spin."""
@@ -29,14 +30,16 @@ MIN_SLEEP_S = 0.001
 class Push(Protocol):
     def connect(self, endpoint: DecodeEndpoint) -> None: ...
 
-    def offer(self, endpoint: DecodeEndpoint, notice: Notice) -> bool:
-        """Whether it was handed off. Never waits, never raises for what the endpoint is or does."""
+    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[Notice]) -> int:
+        """How many were handed off, from the first on. The next one was refused, the rest not tried. Never waits, never
+        raises for what the endpoint is or does.
+        """
 
     def close(self, endpoint: DecodeEndpoint) -> None: ...
 
 
 class Streams(Protocol):
-    def write(self, stream: int, message: Reply) -> None: ...
+    def write(self, stream: int, messages: Sequence[Reply]) -> None: ...
 
     def end(self, stream: int) -> None: ...
 
@@ -61,7 +64,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: float | None = None
         self._waiting: asyncio.Future[None] | None = None
-        self._log = structlog.get_logger("sidecar").bind()
+        self._log = structlog.get_logger("sidecar")
         self._push: Push
         self._streams: Streams
 
@@ -75,10 +78,12 @@ class Driver:
 
     # -- inputs
 
-    def receive(self, stream: int, message: Upward) -> None:
+    def receive(self, stream: int, messages: Sequence[Upward]) -> None:
         """The caller pumps when it has nothing more to hand over."""
-        self._log.debug("received", stream=stream, message=message)
-        self.notifier.receive(stream, message, self._clock())
+        if is_debugging():
+            for message in messages:
+                self._log.debug("received", stream=stream, message=message)
+        self.notifier.receive(stream, messages, self._clock())
 
     def stream_closed(self, stream: int) -> None:
         self.notifier.stream_closed(stream, self._clock())
@@ -125,10 +130,10 @@ class Driver:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case SendNotice():
+            case SendNotices():
                 self._send(action)
-            case SendReply(stream, message):
-                self._streams.write(stream, message)
+            case SendReplies():
+                self._streams.write(action.stream, action.messages)
             case Connect(endpoint):
                 self._push.connect(endpoint)
             case CloseEndpoint(endpoint):
@@ -142,13 +147,12 @@ class Driver:
             case _:
                 assert_never(action)
 
-    def _send(self, action: SendNotice) -> None:
-        is_taken = self._push.offer(action.endpoint, action.notice)
-        self._log.debug("handed off" if is_taken else "refused", key=action.key)
-        if is_taken:
-            self.notifier.handed_off(action.key, self._clock())
-        else:
-            self.notifier.refused(action.key, self._clock())
+    def _send(self, action: SendNotices) -> None:
+        handed_off = self._push.offer(action.endpoint, [owed.notice for owed in action.offers])
+        if is_debugging():
+            for number, owed in enumerate(action.offers[: handed_off + 1]):
+                self._log.debug("handed off" if number < handed_off else "refused", key=owed.key)
+        self.notifier.attempted(action, handed_off, self._clock())
 
     def _report(self, action: RankJoined | RankLeft) -> None:
         match action:

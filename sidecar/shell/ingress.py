@@ -4,15 +4,15 @@ import asyncio
 import socket
 import struct
 from collections import Counter
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 import structlog
 
-from sidecar.errors import WireError
 from sidecar.model import Refusal, Reply, Upward
 from sidecar.shell.deaths import DeathWatch
 from sidecar.shell.rendezvous import Rendezvous
-from sidecar.wire.ingress import encode, upward_reader
+from sidecar.wire.ingress import encode_all, upward_reader
 
 STREAM_LIMIT = 1024
 WRITE_BUFFER_LIMIT_BYTES = 1024 * 1024
@@ -24,7 +24,7 @@ _PEER = struct.Struct("3i")
 
 
 class Receiver(Protocol):
-    def receive(self, stream: int, message: Upward) -> None: ...
+    def receive(self, stream: int, messages: Sequence[Upward]) -> None: ...
 
     def pump(self) -> None: ...
 
@@ -69,9 +69,9 @@ class IngressServer:
 
     # -- the core's orders
 
-    def write(self, stream: int, message: Reply) -> None:
+    def write(self, stream: int, messages: Sequence[Reply]) -> None:
         if (known := self._streams.get(stream)) is not None:
-            known.write(message)
+            known.write(messages)
 
     def end(self, stream: int) -> None:
         if (known := self._streams.get(stream)) is not None:
@@ -94,8 +94,8 @@ class IngressServer:
         self._deaths.know(self.accepted, pid)
         return self.accepted
 
-    def receive(self, stream: int, message: Upward) -> None:
-        self._receiver.receive(stream, message)
+    def receive(self, stream: int, messages: Sequence[Upward]) -> None:
+        self._receiver.receive(stream, messages)
 
     def pump(self) -> None:
         self._receiver.pump()
@@ -127,17 +127,14 @@ class _Stream(asyncio.Protocol):
         if self._number is None or self._transport.is_closing():
             return
         self._is_silent = False
-        try:
-            for message in self._reader.feed(data):
-                self._server.receive(self._number, message)
-        except WireError as error:
+        messages, error = self._reader.cut(data)
+        self._server.receive(self._number, messages)
+        self._server.pump()
+        if error is not None:
             self._server.junk["malformed"] += 1
             structlog.get_logger("sidecar").warning("stream closed: malformed input", reason=str(error))
-            self._server.pump()
-            self.write(Refusal(str(error)))
+            self.write([Refusal(str(error))])
             self.end()
-        else:
-            self._server.pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._patience is not None:
@@ -145,10 +142,10 @@ class _Stream(asyncio.Protocol):
         if self._number is not None:
             self._server.closed(self._number)
 
-    def write(self, message: Reply) -> None:
+    def write(self, messages: Sequence[Reply]) -> None:
         if self._transport.is_closing():
             return
-        self._transport.write(encode(message))
+        self._transport.write(encode_all(messages))
         if self._transport.get_write_buffer_size() > WRITE_BUFFER_LIMIT_BYTES:
             self._server.junk["slow_reader"] += 1
             self._transport.abort()

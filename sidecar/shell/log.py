@@ -95,8 +95,18 @@ class BoundedFile:
         return opened
 
 
+_level = "info"
+
+
+def is_debugging() -> bool:
+    """For places where even a line that is not written costs too much."""
+    return _level == "debug"
+
+
 def configure(*, level: str, file: BoundedFile | None, repeats: Repeats | None = None) -> None:
     """Process-wide. `level` is one of LEVELS."""
+    global _level  # noqa: PLW0603 - as process-wide as structlog's own
+    _level = level
     output = sys.stderr if file is None else file
     renderer: Processor = structlog.processors.JSONRenderer()
     if file is None and sys.stderr.isatty():

@@ -17,8 +17,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from sidecar.core.actions import Outcome
 from sidecar.core.endpoint_queue import Connection
+from sidecar.core.keys import Outcome
 from sidecar.core.notifier import Notifier
 from sidecar.core.stats import BUCKETS_S, Histogram
 from sidecar.model import PROTOCOL, Fact, Hello

@@ -6,9 +6,10 @@ import datetime
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sidecar.core.actions import NoticeKey, Outcome
-from sidecar.core.endpoint_queue import Connection, NoticeState, OwedNotice
+from sidecar.core.endpoint_queue import Connection
+from sidecar.core.keys import NoticeKey, Outcome
 from sidecar.core.notifier import Notifier
+from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.core.room import Handshake, Room, RoomState
 from sidecar.model import DecodeEndpoint
 

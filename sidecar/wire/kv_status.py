@@ -11,7 +11,7 @@ def mooncake_failed(notice: Notice) -> list[bytes]:
     """The three-frame form for Mooncake and Ascend. A fourth frame ends the control thread of a decode up to sglang
     0.5.19.
     """
-    return [str(notice.room).encode("ascii"), KV_POLL_FAILED, str(notice.prefill_rank).encode("ascii")]
+    return [b"%d" % notice.room, KV_POLL_FAILED, b"%d" % notice.prefill_rank]
 
 
 FORMS: dict[str, Callable[[Notice], list[bytes]]] = {"ascend": mooncake_failed, "mooncake": mooncake_failed}

@@ -1,12 +1,13 @@
 """An outbox without a shell, for the tests of its parts."""
 
-from sidecar.core.actions import Connect, Outcome, SendNotice
+from sidecar.core.actions import Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
-from sidecar.core.endpoint_queue import OwedNotice
+from sidecar.core.keys import LifeKey, Outcome
 from sidecar.core.outbox import Outbox, OutboxLimits
+from sidecar.core.owed import OwedNotice
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, Notice
-from tests.core.scene import E1, key
+from tests.core.scene import E1
 
 NOW = 1000.0
 
@@ -32,7 +33,9 @@ class Box:
         session: str = "s",
     ) -> OwedNotice:
         owed = OwedNotice(
-            key=key(room, life, endpoint),
+            life=LifeKey("p", room, life),
+            endpoint=endpoint,
+            seq=1,
             notice=Notice(room, 0, "gone"),
             session=session,
             owed_since=now,
@@ -47,8 +50,18 @@ class Box:
         assert Connect(endpoint) in self.outbox.take_actions()
         self.outbox.endpoint_up(endpoint, now)
 
-    def offers(self) -> list[SendNotice]:
-        return [action for action in self.outbox.take_actions() if isinstance(action, SendNotice)]
+    def offers(self) -> list[OwedNotice]:
+        batches = [action.offers for action in self.outbox.take_actions() if isinstance(action, SendNotices)]
+        return [owed for batch in batches for owed in batch]
+
+    def hand_off(self, *offers: OwedNotice, now: float = NOW) -> None:
+        """As the shell answers a batch that was taken; without any given, whatever is offered now."""
+        for owed in offers or self.offers():
+            self.outbox.attempted(owed.endpoint, [owed], 1, now)
+
+    def refuse(self, *offers: OwedNotice, now: float = NOW) -> None:
+        for owed in offers or self.offers():
+            self.outbox.attempted(owed.endpoint, [owed], 0, now)
 
     def ended(self) -> list[tuple[int, Outcome]]:
         return [(ended.key.life.room, ended.outcome) for ended in self.outbox.take_ended()]

@@ -3,7 +3,8 @@
 from collections import defaultdict
 from typing import TypeVar
 
-from sidecar.core.actions import Action, CloseEndpoint, Connect, LifeKey, NoticeKey, SendNotice, SendReply
+from sidecar.core.actions import Action, CloseEndpoint, Connect, SendNotices, SendReplies
+from sidecar.core.keys import LifeKey, NoticeKey
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
 from sidecar.core.outbox import OutboxLimits
@@ -43,7 +44,22 @@ def hello(
     ttl_s: float = TTL_S,
     engine: str = "engine",
 ) -> Hello:
-    return Hello(PROTOCOL, process, engine, "prefill", prefill_rank, 0, 0, 0, 1, "0.5.18", backend, ttl_s, {})
+    return Hello(
+        PROTOCOL,
+        process,
+        engine,
+        "prefill",
+        prefill_rank,
+        0,
+        0,
+        0,
+        1,
+        "0.5.18",
+        backend,
+        ttl_s,
+        {},
+        hears_hand_offs=True,
+    )
 
 
 def key(room: int, life: int, endpoint: DecodeEndpoint, process: str = "p") -> NoticeKey:
@@ -87,7 +103,7 @@ class Scene:
     def join(self, process: str = "p", said: Hello | None = None, *, engine: str = "engine") -> int:
         self._stream += 1
         self.streams[process] = self._stream
-        self.notifier.receive(self._stream, said or hello(process, engine=engine), self.now)
+        self.notifier.receive(self._stream, [said or hello(process, engine=engine)], self.now)
         self.pump()
         return self._stream
 
@@ -102,7 +118,7 @@ class Scene:
         self.pump()
 
     def tell(self, fact: Told, process: str = "p") -> Told:
-        self.notifier.receive(self.streams[process], fact, self.now)
+        self.notifier.receive(self.streams[process], [fact], self.now)
         self.pump()
         return fact
 
@@ -110,9 +126,16 @@ class Scene:
         return self.tell(RoomOpened(self.seq(process), room, life), process)
 
     def handshake(
-        self, room: int, life: int, endpoint: DecodeEndpoint, *, session: str = "s", process: str = "p"
+        self,
+        room: int,
+        life: int,
+        endpoint: DecodeEndpoint,
+        *,
+        session: str = "s",
+        process: str = "p",
+        handed_off: bool = False,
     ) -> DecodeHandshake:
-        return self.tell(DecodeHandshake(self.seq(process), room, life, endpoint, session), process)
+        return self.tell(DecodeHandshake(self.seq(process), room, life, endpoint, session, handed_off), process)
 
     def failed(
         self, room: int, life: int, *, cause: str = "gone", drained: bool = True, process: str = "p", at_s: float = 0.0
@@ -180,20 +203,19 @@ class Scene:
             case CloseEndpoint(endpoint):
                 self.open.remove(endpoint)
                 self.up.discard(endpoint)
-            case SendNotice():
+            case SendNotices():
                 self._send(action)
-            case SendReply(stream, message):
-                self.replies[stream].append(message)
+            case SendReplies(stream, messages):
+                self.replies[stream] += messages
             case _:
                 self.others.append(action)
 
-    def _send(self, action: SendNotice) -> None:
-        if action.endpoint in self.up and action.endpoint not in self.full:
-            self.sent.append((action.endpoint, action.notice))
-            self.sent_keys.append(action.key)
-            self.notifier.handed_off(action.key, self.now)
-        else:
-            self.notifier.refused(action.key, self.now)
+    def _send(self, action: SendNotices) -> None:
+        takes = action.endpoint in self.up and action.endpoint not in self.full
+        taken = action.offers if takes else []
+        self.sent += [(action.endpoint, owed.notice) for owed in taken]
+        self.sent_keys += [owed.key for owed in taken]
+        self.notifier.attempted(action, len(taken), self.now)
 
     def _come_up(self, endpoint: DecodeEndpoint) -> None:
         if endpoint in self.open & self.alive and endpoint not in self.up:
@@ -209,7 +231,9 @@ class Scene:
         return told
 
     def settled(self, process: str = "p") -> list[Settled]:
-        return [reply for reply in self.replies[self.streams[process]] if isinstance(reply, Settled)]
+        """Without the number of the handshake."""
+        replies = self.replies[self.streams[process]]
+        return [Settled(one.room, one.life, one.endpoint) for one in replies if isinstance(one, Settled)]
 
     def ended(self) -> dict[str, int]:
         return dict(self.notifier.stats.notices_ended)

@@ -1,7 +1,8 @@
 """Outbox and Connections: attempts, back-off, and a budget of sockets."""
 
-from sidecar.core.actions import CloseEndpoint, Connect, Outcome
-from sidecar.core.outbox import OFFER_BATCH
+from sidecar.core.actions import CloseEndpoint, Connect
+from sidecar.core.keys import Outcome
+from sidecar.core.turns import OFFER_BATCH
 from tests.core.box import NOW, Box
 from tests.core.scene import E1, E2, E3, key
 
@@ -35,7 +36,7 @@ def test_one_is_tried_when_nothing_says_whether_there_is_a_connection() -> None:
 
     assert [offer.notice.room for offer in offers] == [1]
 
-    box.outbox.handed_off(offers[0].key, NOW + 0.02)
+    box.hand_off(offers[0], now=NOW + 0.02)
 
     assert [offer.notice.room for offer in box.offers()] == [2]
 
@@ -52,7 +53,7 @@ def test_refusals_back_off() -> None:
         now = deadline
         box.outbox.handle_timer(now)
         for offer in box.offers():
-            box.outbox.refused(offer.key, now)
+            box.refuse(offer, now=now)
 
     assert waits == [0.02, 0.04, 0.08, 0.16, 0.32]
     assert box.stats.refusals == 5
@@ -64,7 +65,7 @@ def test_a_batch_refused_together_backs_off_once() -> None:
     for room in range(3):
         box.owe(room)
     for offer in box.offers():
-        box.outbox.refused(offer.key, NOW)
+        box.refuse(offer)
 
     assert box.outbox.queues()[0].refusals == 1
     assert box.outbox.next_deadline() == NOW + 0.02
@@ -80,7 +81,7 @@ def test_a_long_queue_goes_out_in_batches() -> None:
         box.owe(room)
     first = box.offers()
     for offer in first:
-        box.outbox.handed_off(offer.key, NOW)
+        box.hand_off(offer)
 
     assert len(first) == OFFER_BATCH
     assert len(box.offers()) == 5
@@ -145,10 +146,9 @@ def test_words_about_what_ended_meanwhile_do_no_harm() -> None:
     box.outbox.end(first.key, Outcome.DECODE_ABORTED, NOW)
     box.outbox.end(second.key, Outcome.DECODE_ABORTED, NOW)
     box.owe(3)
-    box.outbox.handed_off(first.key, NOW)
-    box.outbox.refused(second.key, NOW)
-    box.outbox.handed_off(key(9, 1, E3), NOW)
-    box.outbox.refused(key(9, 1, E3), NOW)
+    box.hand_off(first)
+    box.refuse(second)
+    box.outbox.attempted(E3, [first], 1, NOW)
     box.outbox.endpoint_down(E3, NOW)
     box.outbox.endpoint_up(E3, NOW)
 
@@ -186,7 +186,7 @@ def test_hurrying_tries_what_backs_off() -> None:
     for _ in range(8):
         box.outbox.handle_timer(box.outbox.next_deadline() or 0.0)
         for offer in box.offers():
-            box.outbox.refused(offer.key, box.outbox.queues()[0].retry_at or NOW)
+            box.refuse(offer, now=box.outbox.queues()[0].retry_at or NOW)
     box.outbox.expect(E2, NOW)
     box.outbox.hurry(NOW + 3)
 

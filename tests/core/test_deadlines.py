@@ -1,9 +1,9 @@
-"""Deadlines."""
+"""Deadlines and Expiries."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.core.deadlines import Deadlines
+from sidecar.core.deadlines import Deadlines, Expiries
 
 
 def test_the_earliest_comes_first() -> None:
@@ -25,15 +25,6 @@ def test_a_later_time_takes_the_place_of_an_earlier_one() -> None:
     assert deadlines.pop_due(15.0) == []
     assert deadlines.pop_due(20.0) == ["a"]
     assert deadlines.next() is None
-
-
-def test_bringing_forward_never_puts_off() -> None:
-    deadlines: Deadlines[str] = Deadlines()
-    deadlines.bring_forward("a", 10.0)
-    deadlines.bring_forward("a", 20.0)
-    deadlines.bring_forward("a", 5.0)
-
-    assert deadlines.next() == 5.0
 
 
 def test_a_cleared_key_is_not_due() -> None:
@@ -71,3 +62,50 @@ def test_agrees_with_a_plain_dict(steps: list[tuple[int, float | None]], now: fl
 
     assert deadlines.next() == min(model.values(), default=None)
     assert sorted(deadlines.pop_due(now)) == sorted(key for key, at in model.items() if at <= now)
+
+
+class Thing:
+    def __init__(self, expires_at: float) -> None:
+        self.expires_at = expires_at
+        self.is_over = False
+
+
+def test_things_expire_in_order_unless_they_are_over() -> None:
+    expiries: Expiries[Thing] = Expiries()
+    late, early, over = Thing(20.0), Thing(10.0), Thing(5.0)
+    for thing in (late, early, over):
+        expiries.add(thing)
+    over.is_over = True
+    expiries.note_over()
+
+    assert expiries.first() is early
+    assert expiries.next() == 10.0
+    assert expiries.pop_due(10.0) == [early]
+    assert expiries.pop_due(30.0) == [late]
+    assert (expiries.first(), expiries.next()) == (None, None)
+
+
+def test_a_thing_that_was_put_off_expires_once_and_later() -> None:
+    expiries: Expiries[Thing] = Expiries()
+    thing = Thing(10.0)
+    expiries.add(thing)
+    thing.expires_at = 20.0
+    expiries.add(thing)
+
+    assert expiries.pop_due(15.0) == []
+    assert expiries.pop_due(20.0) == [thing]
+
+
+def test_memory_follows_the_things_that_live() -> None:
+    """Guards against a heap that keeps each notice of the last five minutes."""
+    expiries: Expiries[Thing] = Expiries()
+    living: list[Thing] = []
+    for number in range(10_000):
+        living.append(Thing(1e6 + number))
+        expiries.add(living[-1])
+        if len(living) > 10:
+            living.pop(0).is_over = True
+            expiries.note_over()
+
+    assert len(expiries) <= 200
+    assert expiries.pop_due(2e6) == living

@@ -1,6 +1,6 @@
 """Decode came before prefill's own request: nobody is told unless the rank dies, and it does not stay for ever."""
 
-from sidecar.core.actions import LifeKey
+from sidecar.core.keys import LifeKey
 from tests.core.scene import E1, E2, TTL_S, Scene
 
 GRACE_S = 0.1

@@ -84,10 +84,11 @@ def test_a_backend_without_a_known_message_is_not_written_to() -> None:
     scene.join("p", hello("p", backend="nixl"))
     scene.handshake(1, 1, E1)
     scene.failed(1, 1)
+    scene.handshake(1, 1, E2)
 
     assert scene.told() == []
     assert scene.open == set()
-    assert scene.notifier.stats.notices_suppressed == {"wire": 1}
+    assert scene.notifier.stats.notices_suppressed == {"wire": 2}
 
 
 def test_a_port_that_opens_later_is_told_when_it_opens(scene: Scene) -> None:

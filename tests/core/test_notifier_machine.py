@@ -9,8 +9,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sidecar.core.actions import Action, LifeKey, NoticeKey, SendNotice
+from sidecar.core.actions import Action, SendNotices
+from sidecar.core.keys import LifeKey, NoticeKey
 from sidecar.core.outbox import OutboxLimits
+from sidecar.core.owed import OwedNotice
 from sidecar.core.room import RoomState
 from sidecar.model import DecodeEndpoint
 from tests.core.budget import BUDGET
@@ -31,15 +33,18 @@ class Watched(Scene):
         self._model = model
 
     def _perform(self, action: Action) -> None:
-        if isinstance(action, SendNotice):
-            self._model.check_send(action)
+        if isinstance(action, SendNotices):
+            for owed in action.offers:
+                self._model.check_send(owed)
         super()._perform(action)
 
-    def _send(self, action: SendNotice) -> None:
+    def _send(self, action: SendNotices) -> None:
         before = len(self.sent_keys)
         super()._send(action)
-        if len(self.sent_keys) > before:
-            self._model.note_hand_off(action.key)
+        for key in self.sent_keys[before:]:
+            self._model.note_hand_off(key)
+        if len(self.sent_keys) - before < len(action.offers) and action.endpoint in self.up:
+            self._model.note_refusal(action.endpoint)
 
 
 class NotifierMachine(RuleBasedStateMachine):
@@ -66,7 +71,7 @@ class NotifierMachine(RuleBasedStateMachine):
         same = [(k.life, life) for k, life in self.lives.items() if (k.process, k.room) == (key.process, key.room)]
         return sorted(same, key=lambda pair: pair[0])
 
-    def check_send(self, action: SendNotice) -> None:
+    def check_send(self, action: OwedNotice) -> None:
         life = self.lives[action.key.life]
         if self.is_bounded:
             assert life.end == "failed"
@@ -88,11 +93,18 @@ class NotifierMachine(RuleBasedStateMachine):
         if life.is_once:
             life.free(key.endpoint)
 
+    def note_refusal(self, endpoint: DecodeEndpoint) -> None:
+        """The connection takes no more: whether what it took has been read is open again."""
+        for life in self.lives.values():
+            if endpoint in life.handed:
+                life.handed[endpoint] = self.scene.now
+
     def forget_expired(self) -> None:
         """What has had its time is known to nobody, and no rank replays it."""
         for key, life in list(self.lives.items()):
             is_past = life.end in ("failed", "undrained") and life.at_s + TTL_S <= self.scene.now
-            if is_past or (life.early_since is not None and life.early_since + TTL_S <= self.scene.now):
+            is_early = life.early_since is not None and life.end is None
+            if is_past or (is_early and (life.early_since or 0.0) + TTL_S <= self.scene.now):
                 del self.lives[key]
                 self.history[key.process] = [
                     fact for fact in self.history[key.process] if (fact.room, fact.life) != (key.room, key.life)
@@ -196,9 +208,10 @@ class NotifierMachine(RuleBasedStateMachine):
     def acknowledge(self, process: str, room: int, back: int, endpoint: DecodeEndpoint) -> None:
         number = max(1, self.newest.get((process, room), 1) - back)
         known = self.lives.get(LifeKey(process, room, number))
+        fact = self.scene.acknowledged(room, number, endpoint, process)
         if known is not None and known.end == "failed":
             known.free(endpoint)
-        self.remember(process, self.scene.acknowledged(room, number, endpoint, process))
+            self.remember(process, fact)
 
     # -- rules: replay
 

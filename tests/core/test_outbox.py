@@ -2,8 +2,9 @@
 
 import pytest
 
-from sidecar.core.actions import Connect, Outcome, SendNotice
+from sidecar.core.actions import Connect
 from sidecar.core.endpoint_queue import Connection
+from sidecar.core.keys import Outcome
 from tests.core.box import NOW, Box
 from tests.core.scene import E1, E2, E3, key
 
@@ -13,7 +14,7 @@ def test_owed_on_a_connection_that_is_up_is_offered_at_once() -> None:
     box.connect()
     owed = box.owe(1)
 
-    assert box.offers() == [SendNotice(E1, owed.notice, owed.key)]
+    assert box.offers() == [owed]
 
 
 def test_owed_without_a_connection_asks_for_one_and_waits() -> None:
@@ -28,7 +29,7 @@ def test_held_up_long_enough_settles() -> None:
     box = Box(settle_after_s=5.0)
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.outbox.handle_timer(NOW + 4.9)
 
     assert box.ended() == []
@@ -43,7 +44,7 @@ def test_a_connection_lost_before_that_makes_it_pending_again() -> None:
     box = Box(settle_after_s=5.0)
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.owe(2)
     box.outbox.endpoint_down(E1, NOW + 1)
     box.outbox.endpoint_up(E1, NOW + 2)
@@ -56,10 +57,10 @@ def test_settling_counts_from_the_last_hand_off() -> None:
     box = Box(settle_after_s=5.0)
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.outbox.endpoint_down(E1, NOW + 4)
     box.outbox.endpoint_up(E1, NOW + 4.5)
-    box.outbox.handed_off(box.offers()[0].key, NOW + 4.5)
+    box.hand_off(now=NOW + 4.5)
     box.outbox.handle_timer(NOW + 5)
 
     assert box.ended() == []
@@ -71,9 +72,9 @@ def test_nothing_settles_on_a_connection_that_takes_no_more() -> None:
     box = Box(settle_after_s=5.0)
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.owe(2)
-    box.outbox.refused(box.offers()[0].key, NOW + 4)
+    box.refuse(now=NOW + 4)
     box.outbox.handle_timer(NOW + 5)
     assert box.ended() == []
 
@@ -85,7 +86,7 @@ def test_expiry_ends_whatever_state_it_is_in() -> None:
     box = Box()
     box.connect()
     box.owe(1, expires_at=NOW + 1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.owe(2, E2, expires_at=NOW + 1)
     box.outbox.handle_timer(NOW + 1)
 
@@ -96,7 +97,7 @@ def test_owing_again_changes_nothing() -> None:
     box = Box()
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.owe(1)
 
     assert box.offers() == []
@@ -107,7 +108,7 @@ def test_news_of_something_handed_off_makes_it_pending() -> None:
     box = Box()
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.owe(1, is_news=True, session="s2")
 
     assert [offer.notice.room for offer in box.offers()] == [1]
@@ -117,7 +118,7 @@ def test_a_newer_life_ends_what_had_its_hand_off_and_spares_the_rest() -> None:
     box = Box()
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.owe(1, E2)
     box.outbox.open_newer_life(key(1, 2, E1).life, NOW)
 
@@ -131,7 +132,7 @@ def test_what_is_spared_is_handed_off_once_and_never_again() -> None:
     box.outbox.take_actions()
     box.outbox.open_newer_life(key(1, 2, E1).life, NOW)
     box.outbox.endpoint_up(E1, NOW)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
 
     assert box.ended() == [(1, Outcome.SUPERSEDED)]
 
@@ -140,7 +141,7 @@ def test_a_newer_life_of_another_room_is_no_matter() -> None:
     box = Box()
     box.connect()
     box.owe(1)
-    box.outbox.handed_off(box.offers()[0].key, NOW)
+    box.hand_off()
     box.outbox.open_newer_life(key(2, 2, E1).life, NOW)
     box.outbox.open_newer_life(key(1, 2, E1, "q").life, NOW)
 
@@ -183,6 +184,14 @@ def test_the_oldest_of_all_is_dropped_at_the_total() -> None:
         box.owe(room, endpoint)
 
     assert box.ended() == [(1, Outcome.DROPPED)]
+
+
+def test_a_bound_of_one_endpoint_is_no_bound_of_others() -> None:
+    box = Box(notices_per_endpoint=2)
+    for room, endpoint in ((1, E1), (2, E2), (3, E3), (4, E1)):
+        box.owe(room, endpoint)
+
+    assert box.ended() == []
 
 
 def test_what_is_offered_is_not_offered_again_before_its_outcome() -> None:

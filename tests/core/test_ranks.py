@@ -1,7 +1,7 @@
 """Rank and RankTable: what only one rank can tell apart."""
 
 from sidecar.core.ranks import REGISTRATION_LIMIT, Rank, RankTable
-from sidecar.model import DecodeEndpoint
+from sidecar.model import DecodeEndpoint, Goodbye
 from tests.core.scene import E1, hello
 
 
@@ -32,3 +32,11 @@ def test_a_connected_rank_is_never_forgotten() -> None:
     table.leave(1)
 
     assert [rank.hello.process for rank in table.forget_surplus()] == ["p"]
+
+
+def test_the_highest_number_of_a_batch_is_acknowledged() -> None:
+    rank = Rank(hello(), 1)
+    facts = [Goodbye(3), Goodbye(2)]
+
+    assert rank.accept(facts) == {id(facts[1])}
+    assert rank.take_unacknowledged() == 3

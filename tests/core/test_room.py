@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from sidecar.core.actions import LifeKey, Outcome
-from sidecar.core.room import TABLE, Claim, Effect, Owe, Reaffirm, Room, RoomInput, RoomState, Settle
+from sidecar.core.keys import LifeKey, Outcome
+from sidecar.core.room import TABLE, Effect, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState, Settle
+from sidecar.model import DecodeEndpoint
 from tests.core.scene import E1, E2
 
 FACTS = {
@@ -19,8 +20,10 @@ def room() -> Room:
     return Room(LifeKey("p", 1, 1))
 
 
-def conclude(life: Room, given: RoomInput, *, cause: str = "gone", expires_at: float = 300.0) -> list[Claim]:
-    return life.conclude(given, cause=cause, at_s=1.0, expires_at=expires_at)[1]
+def conclude(life: Room, given: RoomInput, *, cause: str = "gone", expires_at: float = 300.0) -> list[DecodeEndpoint]:
+    """Who is told."""
+    effect = life.conclude(given, cause, 1.0, expires_at)
+    return [end for end, known in life.endpoints.items() if not known.is_settled and effect is Effect.TELL_ALL]
 
 
 def ended(given: RoomInput) -> Room:
@@ -47,27 +50,27 @@ def test_a_failure_owes_everyone_who_shook_hands() -> None:
 
     claims = conclude(life, RoomInput.FAILURE)
 
-    assert claims == [Owe(E1, "s1", 1, is_news=False), Owe(E2, "s2", 2, is_news=False)]
+    assert claims == [E1, E2]
 
 
 def test_a_late_handshake_completes_the_same_product() -> None:
     life = room()
     conclude(life, RoomInput.FAILURE)
 
-    assert life.handshake(E1, "s", 1) == [Owe(E1, "s", 1, is_news=True)]
+    assert life.handshake(E1, "s", 1) == [Owe(E1, Handshake("s", 1), is_news=True)]
 
 
 def test_a_repeated_handshake_of_something_owed_is_no_news() -> None:
     life = ended(RoomInput.FAILURE)
 
-    assert life.handshake(E1, "s", 1) == [Owe(E1, "s", 1, is_news=False)]
+    assert life.handshake(E1, "s", 1) == [Owe(E1, Handshake("s", 1), is_news=False)]
 
 
 def test_a_repeated_handshake_of_something_settled_is_only_reaffirmed() -> None:
     life = ended(RoomInput.FAILURE)
     life.settled(E1)
 
-    assert life.handshake(E1, "s", 1) == [Reaffirm(E1)]
+    assert life.handshake(E1, "s", 1) == [Reaffirm(E1, 1)]
 
 
 def test_a_new_handshake_after_settling_is_answered_again() -> None:
@@ -75,7 +78,7 @@ def test_a_new_handshake_after_settling_is_answered_again() -> None:
     life = ended(RoomInput.FAILURE)
     life.settled(E1)
 
-    assert life.handshake(E1, "s", 2) == [Owe(E1, "s", 2, is_news=True)]
+    assert life.handshake(E1, "s", 2) == [Owe(E1, Handshake("s", 2), is_news=True)]
 
 
 def test_decodes_abort_settles() -> None:
@@ -113,7 +116,7 @@ def test_undrained_owes_nothing_until_it_drains() -> None:
     life = ended(RoomInput.UNDRAINED_FAILURE)
 
     assert life.handshake(E2, "s", 2) == []
-    assert [claim.endpoint for claim in conclude(life, RoomInput.FAILURE, cause="second")] == [E1, E2]
+    assert conclude(life, RoomInput.FAILURE, cause="second") == [E1, E2]
     assert life.cause == "gone"
 
 
@@ -129,12 +132,12 @@ def test_success_owes_nothing_ever() -> None:
 def test_a_second_different_end_changes_nothing(first: RoomInput, second: RoomInput) -> None:
     life = ended(first)
 
-    effect, claims = life.conclude(second, cause="other", at_s=2.0, expires_at=999.0)
+    effect = life.conclude(second, "other", 2.0, 999.0)
 
     if (first, second) == (RoomInput.UNDRAINED_FAILURE, RoomInput.FAILURE):
         assert effect is Effect.TELL_ALL
     else:
-        assert claims == []
+        assert effect is not Effect.TELL_ALL
         assert life.state is FACTS[first]
         assert life.expires_at == 300.0
 

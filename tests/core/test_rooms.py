@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.core.actions import LifeKey
+from sidecar.core.keys import LifeKey
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import GENERIC_CAUSE, RoomLimits
 from sidecar.model import (
@@ -129,3 +129,17 @@ def test_what_a_full_outbox_drops_is_owed_again_by_the_replay() -> None:
     scene.tell(fact)
 
     assert scene.notifier.outbox.find(key(1, 1, E1))
+
+
+def test_a_life_that_came_back_owes_nobody_twice() -> None:
+    """Its record and its tombstone were pushed out while its notice was still owed."""
+    scene = Scene(rooms=RoomLimits(records=1, tombstones=1))
+    scene.join()
+    scene.alive.clear()
+    said: list[Fact] = [scene.handshake(1, 1, E1), scene.failed(1, 1)]
+    for room in (2, 3, 4):
+        scene.failed(room, 1)
+    for fact in said:
+        scene.tell(fact)
+
+    assert len(scene.notifier.outbox) == 1

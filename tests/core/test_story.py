@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from sidecar.core.actions import LifeKey, Outcome, Retire
+from sidecar.core.actions import Retire
+from sidecar.core.keys import LifeKey, Outcome
 from sidecar.core.limits import Limits
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.room import TOLD_LIMIT, Room, RoomState
@@ -236,16 +237,6 @@ def test_an_ack_of_an_undrained_or_succeeded_life_means_nothing() -> None:
     scene.failed(1, 1)
 
     assert scene.told() == [(E1, 1)]
-
-
-def test_settling_a_life_that_is_not_known_is_nothing() -> None:
-    scene = joined()
-    scene.notifier.rooms.settled(LifeKey("p", 9, 9), E1)
-
-    assert scene.notifier.rooms.find(LifeKey("p", 9, 9)) is None
-
-
-# -- limits that change while it runs
 
 
 def changed(scene: Scene, **limits: object) -> None:

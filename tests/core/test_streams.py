@@ -32,7 +32,7 @@ def test_a_hello_is_welcomed_with_the_epoch() -> None:
 
 def test_facts_are_acknowledged_once_for_each_batch(scene: Scene) -> None:
     for room in range(3):
-        scene.notifier.receive(1, RoomOpened(scene.seq(), room, 1), scene.now)
+        scene.notifier.receive(1, [RoomOpened(scene.seq(), room, 1)], scene.now)
     scene.pump()
 
     assert scene.replies[1] == [Welcome(PROTOCOL, "first"), Accepted(3)]
@@ -71,7 +71,7 @@ def test_an_acknowledgement_is_about_this_stream_only(scene: Scene) -> None:
 )
 def test_a_bad_first_word_is_refused(message: RoomOpened, kind: str) -> None:
     scene = Scene()
-    scene.notifier.receive(7, message, scene.now)
+    scene.notifier.receive(7, [message], scene.now)
     scene.pump()
 
     assert isinstance(scene.replies[7][0], Refusal)
@@ -80,8 +80,7 @@ def test_a_bad_first_word_is_refused(message: RoomOpened, kind: str) -> None:
 
 
 def test_a_second_hello_on_a_stream_ends_it(scene: Scene) -> None:
-    scene.notifier.receive(1, hello("q"), scene.now)
-    scene.notifier.receive(1, Goodbye(1), scene.now)
+    scene.notifier.receive(1, [hello("q"), Goodbye(1)], scene.now)
     scene.pump()
 
     assert scene.notifier.ranks.hellos == []

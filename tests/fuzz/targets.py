@@ -63,9 +63,9 @@ def upward_facts(data: bytes) -> None:
     """What could be read is taken by the core as well, and leaves it with deadlines that pass."""
     now = 100.0
     notifier = Notifier(epoch="e", limits=Limits(), jitter=lambda: 0.5, now=now)
-    notifier.receive(1, hello(), now)
+    notifier.receive(1, [hello()], now)
     for message in _messages(upward_reader(), [data]):
-        notifier.receive(2 if isinstance(message, Hello) else 1, message, now)
+        notifier.receive(2 if isinstance(message, Hello) else 1, [message], now)
     for _ in range(ROUNDS):
         while notifier.take_actions():
             pass

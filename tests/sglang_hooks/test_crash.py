@@ -1,6 +1,7 @@
 """SIGKILL of the sidecar amid many aborts: the rank replays, its successor tells, no endpoint misses a room.
 
-What was handed off and not yet settled is told again. The time to settle is the crash window: it decides how many.
+What was handed off, and of which the rank has not heard yet that this stands, is told again: that takes some 20 ms, so
+it is the pace of the aborts that decides how many.
 """
 
 import contextlib
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-import pytest
 import zmq
 
 from sglang_hooks.rank import Rank
@@ -29,9 +29,8 @@ ENDPOINTS_OF_A_ROOM = 1
 LIMIT_S = 30.0
 TOLD_AGAIN_LIMIT = 0.01
 
-SHORT_WINDOW_S = 0.02
-BURST_S, SPREAD_S = 0.0, 0.004
-"""Between two aborts."""
+BURST_S, PACED_S = 0.0, 0.002
+"""Between two aborts. Paced is 500 a second: more than any engine gives up for long, and 2,000 in 4 s."""
 
 
 class Ears:
@@ -89,9 +88,9 @@ class Ears:
 
 
 @contextlib.contextmanager
-def sidecar(path: Path, *, settle_after_s: float) -> Iterator["subprocess.Popen[bytes]"]:
+def sidecar(path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     command = [sys.executable, "-m", "sidecar", "run", "--socket", str(path), "--admin", "off", "--log-level", "error"]
-    running = subprocess.Popen([*command, "--settle-after-s", str(settle_after_s)])
+    running = subprocess.Popen(command)
     try:
         yield running
     finally:
@@ -124,19 +123,19 @@ def give_up(rank: Rank, room: int, endpoints: list[DecodeEndpoint]) -> None:
     rank.release(life, "Aborted")
 
 
-def crash_once(path: Path, ears: Ears, first_room: int, *, settle_after_s: float, pause_s: float) -> tuple[int, int]:
+def crash_once(path: Path, ears: Ears, first_room: int, *, pause_s: float) -> tuple[int, int]:
     """2,000 aborts, and the sidecar killed somewhere among them. Answers told pairs and pairs told again."""
     kill_at = random.Random(first_room).randrange(ROOMS // 4, 3 * ROOMS // 4)  # noqa: S311 - to be repeatable
     expected: set[tuple[int, int]] = set()
     with contextlib.ExitStack() as stack:
-        doomed = stack.enter_context(sidecar(path, settle_after_s=settle_after_s))
+        doomed = stack.enter_context(sidecar(path))
         rank = stack.enter_context(serving(path))
         wait_until(lambda: rank.emitter.traffic.connected, "never connected")
         for done in range(ROOMS):
             if done == kill_at:
                 doomed.kill()
                 doomed.wait(10.0)
-                stack.enter_context(sidecar(path, settle_after_s=settle_after_s))
+                stack.enter_context(sidecar(path))
             hearing = [(done + step) % ENDPOINTS for step in range(ENDPOINTS_OF_A_ROOM)]
             expected.update((number, first_room + done) for number in hearing)
             give_up(rank, first_room + done, [ears.endpoints[number] for number in hearing])
@@ -150,25 +149,23 @@ def crash_once(path: Path, ears: Ears, first_room: int, *, settle_after_s: float
     return len(expected), again
 
 
-def crashes(tmp_path: Path, *, settle_after_s: float, pause_s: float) -> float:
+def crashes(tmp_path: Path, *, pause_s: float) -> float:
     """The share that was told more than once."""
     told = again = 0
     with Ears() as ears:
         for number in range(KILLS):
             path = tmp_path / f"{number}" / "s.sock"
             path.parent.mkdir(mode=0o700)
-            counts = crash_once(path, ears, number * ROOMS, settle_after_s=settle_after_s, pause_s=pause_s)
+            counts = crash_once(path, ears, number * ROOMS, pause_s=pause_s)
             told, again = told + counts[0], again + counts[1]
-    print(f"{KILLS} kills, settled after {settle_after_s} s: {told} told, {again} more than once: {again / told:.2%}")
+    print(f"{KILLS} kills, {pause_s} s between aborts: {told} told, {again} more than once: {again / told:.2%}")
     return again / told
 
 
+def test_no_endpoint_misses_a_room_and_few_are_told_twice(tmp_path: Path) -> None:
+    assert crashes(tmp_path, pause_s=PACED_S) <= TOLD_AGAIN_LIMIT
+
+
 def test_no_endpoint_misses_a_room_in_a_burst(tmp_path: Path) -> None:
-    """With the settings of production: a burst is younger than the time to settle, so all of it may be told again."""
-    share = crashes(tmp_path, settle_after_s=5.0, pause_s=BURST_S)
-    if share > TOLD_AGAIN_LIMIT:
-        pytest.xfail(f"all were told, {share:.0%} more than once: a successor is told of all that has not settled")
-
-
-def test_only_the_crash_window_is_told_again(tmp_path: Path) -> None:
-    assert crashes(tmp_path, settle_after_s=SHORT_WINDOW_S, pause_s=SPREAD_S) <= TOLD_AGAIN_LIMIT
+    """As fast as a rank can: what falls into the moment before the kill may be a good part of all."""
+    crashes(tmp_path, pause_s=BURST_S)

@@ -107,7 +107,7 @@ async def test_every_counter_of_the_core_is_exposed(patient: Service) -> None:
         if isinstance(value, Counter):
             value["something"] = number
         elif isinstance(value, Histogram):
-            value.observe(float(number))
+            value.observe([float(number)])
         else:
             setattr(stats, field.name, number)
     text = generate_latest(registry_of(patient)).decode()

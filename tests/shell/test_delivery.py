@@ -18,7 +18,7 @@ async def test_a_failed_room_reaches_decode_byte_for_byte(service: Service) -> N
             rank.failed(4711)
 
             assert await waiting.told() == [b"4711", b"0", b"0"]
-            assert await rank.hear(Settled) == Settled(4711, 1, waiting.endpoint)
+            assert await rank.hear(Settled) == Settled(4711, 1, waiting.endpoint, rank.seq - 1)
 
 
 async def test_a_late_handshake_is_answered(service: Service) -> None:
@@ -114,7 +114,7 @@ async def test_decodes_abort_ends_the_matter(patient: Service) -> None:
             await waiting.told()
             rank.say(DecodeAborted(rank.next_seq(), 1, 1, waiting.endpoint))
 
-            assert await rank.hear(Settled) == Settled(1, 1, waiting.endpoint)
+            assert await rank.hear(Settled) == Settled(1, 1, waiting.endpoint, 1)
 
 
 async def test_a_peer_that_accepts_and_never_speaks_delays_nobody(service: Service) -> None:

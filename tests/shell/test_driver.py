@@ -1,6 +1,7 @@
 """Driver: actions done, outcomes fed back, one timer."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 import structlog
@@ -24,10 +25,10 @@ class RecordingPush:
     def connect(self, endpoint: DecodeEndpoint) -> None:
         self.connected.append(endpoint)
 
-    def offer(self, endpoint: DecodeEndpoint, notice: Notice) -> bool:
-        self.offered.append(notice)
+    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[Notice]) -> int:
+        self.offered += notices
         self.tried.set()
-        return self.takes
+        return len(notices) if self.takes else 0
 
     def close(self, endpoint: DecodeEndpoint) -> None:
         self.closed.append(endpoint)
@@ -38,8 +39,8 @@ class RecordingStreams:
         self.written: list[Reply] = []
         self.ended: list[int] = []
 
-    def write(self, stream: int, message: Reply) -> None:
-        self.written.append(message)
+    def write(self, stream: int, messages: Sequence[Reply]) -> None:
+        self.written += messages
 
     def end(self, stream: int) -> None:
         self.ended.append(stream)
@@ -59,8 +60,7 @@ class Bench:
         self.driver.attach(push=self.push, streams=self.streams)
 
     def say(self, *messages: Upward) -> None:
-        for message in messages:
-            self.driver.receive(1, message)
+        self.driver.receive(1, messages)
         self.driver.pump()
 
 

@@ -116,7 +116,7 @@ async def test_streams_are_bounded(service: Service) -> None:
 
 async def test_a_client_that_floods_delays_no_other(service: Service) -> None:
     """Its facts are read a piece at a time, and everybody has a turn in between."""
-    flood = 20_000
+    flood = 60_000
     with decode() as waiting:
         async with ranks(service.path, "p", "q") as [good, loud]:
             good.handshake(1, waiting.endpoint)

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 
-from sidecar.core.actions import Outcome
+from sidecar.core.keys import Outcome
 from sidecar.core.notifier import Notifier
 from sidecar.model import DecodeEndpoint, Fact
 from sidecar.shell.metrics import BACKENDS, ENGINE_TYPES, OTHER
@@ -111,7 +111,7 @@ def tell_everything(notifier: Notifier) -> None:
     strange = msgspec.structs.replace(hello("q"), role="what", backend="own", tp_rank=-1, pp_rank=10**9, dp_rank=7000)
     verdicts = msgspec.structs.replace(hello("r", backend="nixl"), hooks={"a": "found", "b": "sglang.x is missing"})
     for stream, greeting in enumerate((said, strange, verdicts, msgspec.structs.replace(said, protocol=99)), start=1):
-        notifier.receive(stream, greeting, time.monotonic())
+        notifier.receive(stream, [greeting], time.monotonic())
 
 
 async def test_every_metric_is_listed_with_its_type_help_and_labels(patient: Service) -> None:
@@ -170,7 +170,7 @@ def test_the_values_are_those_that_the_code_writes(written: str, name: str, labe
 
 async def test_ranks_carry_sglangs_labels(patient: Service) -> None:
     ordinary = msgspec.structs.replace(hello("p"), tp_rank=1, pp_rank=2, dp_rank=3, hooks={"a": "found"})
-    patient.notifier.receive(1, ordinary, time.monotonic())
+    patient.notifier.receive(1, [ordinary], time.monotonic())
     registry = registry_of(patient)
     labels = {"engine_type": "prefill", "tp_rank": "1", "pp_rank": "2", "dp_rank": "3"}
 

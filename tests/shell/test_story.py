@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.core.actions import Outcome
 from sidecar.core.endpoint_queue import OwedNotice
+from sidecar.core.keys import Outcome
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import RoomLimits
 from sidecar.model import RoomConcluded, TerminalStatus

@@ -18,6 +18,7 @@ from sidecar.model import (
     DecodeHandshake,
     DecodeRegistered,
     Goodbye,
+    HandedOff,
     Hello,
     Refusal,
     RoomConcluded,
@@ -26,7 +27,7 @@ from sidecar.model import (
     TerminalStatus,
     Welcome,
 )
-from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode, reply_reader, upward_reader
+from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode, encode_all, reply_reader, upward_reader
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=40)
@@ -47,7 +48,7 @@ hellos = st.builds(
 )
 facts = st.one_of(
     st.builds(RoomOpened, numbers, numbers, numbers),
-    st.builds(DecodeHandshake, numbers, numbers, numbers, endpoints, texts),
+    st.builds(DecodeHandshake, numbers, numbers, numbers, endpoints, texts, st.booleans()),
     st.builds(
         RoomConcluded,
         numbers,
@@ -67,7 +68,8 @@ facts = st.one_of(
 replies = st.one_of(
     st.builds(Welcome, small, texts),
     st.builds(Accepted, numbers),
-    st.builds(Settled, numbers, numbers, endpoints),
+    st.builds(Settled, numbers, numbers, endpoints, numbers),
+    st.builds(HandedOff, numbers, numbers, endpoints, numbers, st.booleans()),
     st.builds(Refusal, texts),
 )
 
@@ -161,3 +163,74 @@ def test_a_conclusion_of_an_older_plugin_has_no_beginning() -> None:
 
     [read] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
     assert read == RoomConcluded(1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0)
+
+
+@given(st.lists(replies, max_size=6))
+def test_encoding_many_is_encoding_each(messages: list[Any]) -> None:
+    assert encode_all(messages) == b"".join(map(encode, messages))
+
+
+@given(st.lists(facts, min_size=1, max_size=4), st.binary(max_size=40))
+def test_cutting_gives_the_same_as_feeding(messages: list[Any], junk: bytes) -> None:
+    stream = b"".join(map(encode, messages)) + junk
+    cut, error = upward_reader().cut(stream)
+    fed: list[Any] = []
+    try:
+        for message in upward_reader().feed(stream):
+            fed.append(message)
+    except WireError:
+        assert error is not None
+
+    assert cut[: len(messages)] == messages
+    assert fed == cut
+
+
+class TestUpgradeOrders:
+    """Rank and sidecar are upgraded in any order; what the other does not know yet has a default or is not said."""
+
+    def test_an_older_rank_says_nothing_of_hand_offs(self) -> None:
+        body = msgspec.msgpack.encode(["handshake", 1, 2, 3, ["10.0.0.1", 7001], "s"])
+        [heard] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
+
+        assert heard == DecodeHandshake(1, 2, 3, DecodeEndpoint("10.0.0.1", 7001), "s", handed_off=False)
+
+    def test_an_older_rank_does_not_hear_hand_offs(self) -> None:
+        said = ["hello", PROTOCOL, "p", "e", "prefill", 0, 0, 0, 0, 1, "0.5.18", "mooncake", 300.0, {}]
+        body = msgspec.msgpack.encode(said)
+        [heard] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
+
+        assert isinstance(heard, Hello)
+        assert not heard.hears_hand_offs
+
+    def test_an_older_sidecar_skips_what_a_newer_rank_says_more(self) -> None:
+        """Its values end where these are cut; array-like values may be longer than a reader knows."""
+        newer = msgspec.msgpack.encode(DecodeHandshake(1, 2, 3, DecodeEndpoint("10.0.0.1", 7001), "s", handed_off=True))
+
+        assert msgspec.msgpack.decode(newer, type=OlderHandshake) == OlderHandshake(
+            1, 2, 3, DecodeEndpoint("10.0.0.1", 7001), "s"
+        )
+
+    def test_an_older_sidecar_settles_without_a_number(self) -> None:
+        body = msgspec.msgpack.encode(["settled", 2, 3, ["10.0.0.1", 7001]])
+        [heard] = reply_reader().feed(len(body).to_bytes(4, "big") + body)
+
+        assert heard == Settled(2, 3, DecodeEndpoint("10.0.0.1", 7001), seq=0)
+
+    def test_an_older_rank_skips_the_number(self) -> None:
+        newer = msgspec.msgpack.encode(Settled(2, 3, DecodeEndpoint("10.0.0.1", 7001), seq=9))
+
+        assert msgspec.msgpack.decode(newer, type=OlderSettled) == OlderSettled(2, 3, DecodeEndpoint("10.0.0.1", 7001))
+
+
+class OlderHandshake(msgspec.Struct, frozen=True, array_like=True, tag="handshake"):
+    seq: int
+    room: int
+    life: int
+    endpoint: DecodeEndpoint
+    session: str
+
+
+class OlderSettled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
+    room: int
+    life: int
+    endpoint: DecodeEndpoint

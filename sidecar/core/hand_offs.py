@@ -1,0 +1,59 @@
+"""Which hand-offs ranks are told of, so that a successor of this sidecar need not tell those notices again.
+
+A hand-off puts the notice into the memory of this process; a moment later it is in the kernel, which sends it even if
+this process is killed. It is said to be so only if nothing casts doubt on it: the connection is up, it has refused
+nothing since, and so few notices on it are unsettled that the kernel's buffers hold them all though the peer may be
+frozen. A word that no longer holds, because the connection broke, is taken back.
+"""
+
+from collections import deque
+
+from sidecar.core.endpoint_queue import Connection, EndpointQueue
+from sidecar.core.owed import NoticeState, OwedNotice
+
+DELAY_S = 0.02
+"""libzmq's thread needs some 50 us to take a message to the kernel; a busy machine may keep it waiting for a slice."""
+
+SURELY_HELD = 1024
+"""Unsettled notices of one endpoint. The kernel of a frozen peer and our own took 78,000 to 169,000 of this size."""
+
+
+class HandOffReports:
+    """What is ready is a notice and whether its hand-off stands."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[float, EndpointQueue, list[OwedNotice]]] = deque()
+        self._ready: list[tuple[OwedNotice, bool]] = []
+
+    def note(self, queue: EndpointQueue, handed_off: list[OwedNotice], now: float) -> None:
+        if queue.connection is Connection.UP:
+            self._recent.append((now, queue, handed_off))
+
+    def take_back(self, doubtful: list[OwedNotice]) -> None:
+        for owed in doubtful:
+            if owed.is_reported:
+                owed.is_reported = False
+                self._ready.append((owed, False))
+
+    def contradict(self, owed: OwedNotice) -> None:
+        """Its rank still believes in a word that was taken back: it was lost with an earlier stream."""
+        self._ready.append((owed, False))
+
+    def handle_timer(self, now: float) -> None:
+        while self._recent and self._recent[0][0] + DELAY_S <= now:
+            at, queue, handed_off = self._recent.popleft()
+            if queue.connection is Connection.UP and queue.settles_from <= at and len(queue.handed_off) <= SURELY_HELD:
+                self._report(handed_off, at)
+
+    def next_deadline(self) -> float | None:
+        return self._recent[0][0] + DELAY_S if self._recent else None
+
+    def take_ready(self) -> list[tuple[OwedNotice, bool]]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _report(self, handed_off: list[OwedNotice], at: float) -> None:
+        for owed in handed_off:
+            if owed.state is NoticeState.HANDED_OFF and owed.handed_off_at == at and owed.outcome is None:
+                owed.is_reported = True
+                self._ready.append((owed, True))

@@ -1,0 +1,39 @@
+"""What names a life and a notice for good, and how a notice ends."""
+
+import enum
+
+from msgspec import Struct
+
+from sidecar.model import DecodeEndpoint
+
+
+class LifeKey(Struct, frozen=True, cache_hash=True):
+    """One life of one room at one rank process, for good."""
+
+    process: str
+    room: int
+    life: int
+
+
+class NoticeKey(Struct, frozen=True, cache_hash=True):
+    """One notice that one endpoint is owed for one life."""
+
+    life: LifeKey
+    endpoint: DecodeEndpoint
+
+
+class Outcome(enum.Enum):
+    """How a notice ended."""
+
+    HELD_UP = "held_up"  # handed off on a connection that stayed up for the stated time
+    DECODE_ABORTED = "decode_aborted"  # decode's own ABORT for the room came back
+    ACKNOWLEDGED = "acknowledged"  # the decode half's ack
+    RESTARTED = "restarted"  # the endpoint registered under a new session: the old room is gone there
+    SUPERSEDED = "superseded"  # a newer life of the room is open and this notice has had its hand-off
+    EXPIRED = "expired"  # decode's own timeout has passed
+    DROPPED = "dropped"  # pushed out by a bound
+
+    @property
+    def is_settled(self) -> bool:
+        """The endpoint is owed nothing more, so a successor of this sidecar need not tell it."""
+        return self not in (Outcome.EXPIRED, Outcome.DROPPED)
