@@ -1,7 +1,11 @@
 """The figures. Each function takes its measure and its baseline in turns, so that both meet the same noise."""
 
+import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import zmq
 
@@ -11,18 +15,14 @@ from bench.running import (
     connected_rank,
     decode_endpoints,
     make_rank,
+    percentile,
     running_sidecar,
-    wait_until,
 )
-from sglang_hooks.rank import Rank
-from sidecar.model import DecodeEndpoint
+from sidecar.model import RoomConcluded, TerminalStatus
+from sidecar.wire.ingress import encode
 
 PACE_S = 0.002
 Figures = dict[str, float]
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def latencies(seconds: Sequence[float]) -> Figures:
@@ -51,7 +51,8 @@ def fact_to_decode(sidecar: RunningSidecar, *, count: int) -> dict[str, object]:
     return {
         "relayed": relayed,
         "direct_push": straight,
-        "ratio": {name: round(relayed[name] / straight[name], 2) for name in relayed},
+        "p50_ratio": round(relayed["p50_us"] / straight["p50_us"], 2),
+        "p99_ratio": round(relayed["p99_us"] / straight["p99_us"], 2),
     }
 
 
@@ -62,89 +63,64 @@ def timed(send: Callable[[], object], decode: Endpoints) -> float:
     return time.perf_counter() - began
 
 
-def fact_on_the_caller(sidecar: RunningSidecar, *, count: int) -> dict[str, object]:
-    """What one end costs the scheduler's thread: table, fact and the non-blocking try."""
+def enqueue(sidecar: RunningSidecar, *, count: int) -> Figures:
+    """What a fact costs the thread that has it: into the queue, and from there to the kernel without waiting. Beside
+    the hand-over, a bare non-blocking send of as many bytes to a reader of its own.
+    """
     absent = make_rank(sidecar.socket)
-    with connected_rank(sidecar.socket) as rank:
-        alive = per_end(rank, count)
-        with sidecar.stopped():
-            stopped = per_end(rank, count, first_room=count)
-    return {"sidecar_alive": alive, "sidecar_stopped": stopped, "sidecar_absent": per_end(absent, count)}
+    with connected_rank(sidecar.socket) as rank, bare_stream() as bare:
+        fact = RoomConcluded(1, 1, 1, TerminalStatus.FAILED, "Aborted", drained=True, at_s=1.0)
+        frame = encode(fact)
+        appends_s, hand_overs_s, bare_s = [], [], []
+        for _ in range(count):
+            with rank.lock:
+                appends_s.append(spent(lambda: rank.emitter.post(fact)))
+            hand_overs_s.append(spent(rank.emitter.flush))
+            bare_s.append(spent(lambda: bare.send(frame)))
+            time.sleep(0.0002)
+    dead_s = []
+    for room in range(count):
+        life = absent.open(room)
+        dead_s.append(spent(lambda life=life: absent.release(life, "Aborted")))
+    return {
+        "append_p999_us": us(percentile(appends_s, 0.999)),
+        "handover_p50_us": us(percentile(hand_overs_s, 0.5)),
+        "handover_p999_us": us(percentile(hand_overs_s, 0.999)),
+        "handover_ratio": round(percentile(hand_overs_s, 0.5) / percentile(bare_s, 0.5), 2),
+        "dead_p999_us": us(percentile(dead_s, 0.999)),
+    }
 
 
-def per_end(rank: Rank, count: int, *, first_room: int = 0) -> Figures:
-    spent_s = []
-    for room in range(first_room, first_room + count):
-        life = rank.open(room)
-        began = time.perf_counter()
-        rank.release(life, "Aborted")
-        spent_s.append(time.perf_counter() - began)
-        time.sleep(0)
-    return latencies(spent_s) | {"p99.9_us": round(percentile(spent_s, 0.999) * 1e6, 1)}
+def spent(step: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
 
 
-def notices_per_cpu_second(*, endpoints: int, rounds: int, burst: int) -> dict[str, object]:
-    """Notices for one CPU second of the sidecar, beside the same frames from a bare PUSH loop, for one CPU second
-    of it."""
-    relayed, bare = [], []
-    with running_sidecar() as sidecar, connected_rank(sidecar.socket) as rank, decode_endpoints(endpoints) as decode:
-        room = 0
-        warm_up(rank, decode)
-        for _ in range(rounds):
-            lives = []
-            for _ in range(burst):
-                life = rank.open(room)
-                rank.meet(room, decode.addresses[room % endpoints], "s")
-                lives.append(life)
-                room += 1
-            wait_until(lambda: rank.emitter.traffic.accepted_seq >= rank.last_seq, "the handshakes are not taken")
-            before_s = sidecar.cpu_s()
-            for life in lives:
-                rank.release(life, "Aborted")
-            decode.receive(burst)
-            relayed.append(burst / max(sidecar.cpu_s() - before_s, 0.01))
-            bare.append(bare_rate(decode, burst))
-    best, base = percentile(relayed, 0.5), percentile(bare, 0.5)
-    return {"relayed": round(best), "bare_push": round(base), "ratio": round(best / base, 2)}
+def us(seconds: float) -> float:
+    return round(seconds * 1e6, 2)
 
 
-def warm_up(rank: Rank, decode: Endpoints) -> None:
-    """Connects to every endpoint."""
-    for number, address in enumerate(decode.addresses):
-        room = 2**40 + number
-        life = rank.open(room)
-        rank.meet(room, address, "s")
-        rank.release(life, "Aborted")
-    decode.receive(len(decode.addresses))
-
-
-def bare_rate(decode: Endpoints, burst: int) -> float:
-    context = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, 8192)
-    pushes = [connected_push(context, address) for address in decode.addresses]
-    for push in pushes:
-        push.send_multipart([b"0", b"0", b"0"])
-    decode.receive(len(pushes))
-    before_s = time.process_time()
-    for number in range(burst):
-        pushes[number % len(pushes)].send_multipart([b"%d" % number, b"0", b"0"], zmq.NOBLOCK)
-    spent_s = time.process_time() - before_s
-    decode.receive(burst)
-    context.destroy(linger=0)
-    return burst / spent_s
-
-
-def connected_push(context: "zmq.Context[zmq.Socket[bytes]]", address: DecodeEndpoint) -> "zmq.Socket[bytes]":
-    push = context.socket(zmq.PUSH)
-    push.set(zmq.SNDHWM, 0)
-    push.connect(f"tcp://{address.host}:{address.port}")
-    return push
+@contextmanager
+def bare_stream() -> Iterator[socket.socket]:
+    """One end of a stream whose other end is read in another process, as the sidecar's is."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    reader = subprocess.Popen(
+        [sys.executable, "-c", "import sys\nwhile sys.stdin.buffer.raw.read(65536): pass"], stdin=theirs
+    )
+    theirs.close()
+    ours.setblocking(False)
+    try:
+        yield ours
+    finally:
+        ours.close()
+        reader.wait(10.0)
 
 
 def footprint() -> Figures:
     starts_s = []
     for _ in range(5):
-        with running_sidecar() as sidecar:
+        with running_sidecar(admin="127.0.0.1:0") as sidecar:
             starts_s.append(sidecar.ready_s)
             rss_mb = sidecar.rss_mb()
-    return {"start_to_ready_s": round(percentile(starts_s, 0.5), 3), "rss_idle_mb": round(rss_mb, 1)}
+    return {"start_s": round(percentile(starts_s, 0.5), 3), "idle_mb": round(rss_mb, 1)}

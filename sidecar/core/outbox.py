@@ -31,7 +31,7 @@ class OutboxLimits(Struct, frozen=True, kw_only=True):
     notices_per_endpoint: int = 8192
     notices_total: int = 131_072
     connections: int = 4096
-    trust_s: float = 1.0
+    trust_s: float = 3.0
 
 
 class Outbox:

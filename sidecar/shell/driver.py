@@ -177,12 +177,12 @@ class Driver:
     # -- the timer
 
     def _arm(self) -> None:
+        """A timer that is armed for an earlier time stays: whoever is woken too early asks again, which costs less than
+        a new timer each time that something is done."""
         deadline = self.notifier.next_deadline()
-        if deadline == self._armed_for:
+        if deadline is None or (self._armed_for is not None and self._armed_for <= deadline):
             return
         self.stop()
-        if deadline is None:
-            return
         wait_s = max(deadline - self._clock(), MIN_SLEEP_S)
         self._timer = self._loop.call_later(math.ceil(wait_s * 1000) / 1000, self._on_timer)
         self._armed_for = deadline
