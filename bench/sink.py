@@ -68,7 +68,8 @@ def sink(count: int, *, first: int = 0) -> Iterator[Sink]:
         yield Sink(process, [DecodeEndpoint(address(number), port) for number in range(first, first + count)])
     finally:
         process.kill()
-        process.wait(10.0)
+        with process:  # closes its pipes
+            process.wait(10.0)
 
 
 if __name__ == "__main__":
