@@ -1,5 +1,6 @@
 """When what is due: heaps of times, whose memory stays in proportion to what lives."""
 
+from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, Protocol, TypeVar
@@ -70,25 +71,33 @@ Thing = TypeVar("Thing", bound=Mortal)
 class Expiries(Generic[Thing]):
     """For things that know their own time, which costs less than a table of times. A thing whose time was put off is
     added again; one that is over is only counted, and swept with others like it.
+
+    Most are added in the order of their times: those wait in a line, and only the others in a heap.
     """
 
     def __init__(self) -> None:
+        self._line: deque[tuple[float, Thing]] = deque()
         self._heap: list[tuple[float, int, Thing]] = []
         self._serial = 0
         self._outdated = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._line) + len(self._heap)
 
     def add(self, thing: Thing) -> None:
+        at = thing.expires_at
+        if not self._line or at >= self._line[-1][0]:
+            self._line.append((at, thing))
+            return
         self._serial += 1
-        heappush(self._heap, (thing.expires_at, self._serial, thing))
+        heappush(self._heap, (at, self._serial, thing))
 
     def note_over(self) -> None:
         """One of the things added is over before its time, or its time was put off."""
         self._outdated += 1
-        if self._outdated > len(self._heap) // 2 + _SLACK:
-            self._heap = [entry for entry in self._heap if entry[2].expires_at == entry[0] and not entry[2].is_over]
+        if self._outdated > len(self) // 2 + _SLACK:
+            self._line = deque([(at, thing) for at, thing in self._line if _is_current(at, thing)])
+            self._heap = [entry for entry in self._heap if _is_current(entry[0], entry[2])]
             self._outdated = 0
             heapify(self._heap)
 
@@ -97,20 +106,29 @@ class Expiries(Generic[Thing]):
         return None if first is None else first.expires_at
 
     def first(self) -> Thing | None:
-        heap = self._heap
-        while heap:
-            at, _, thing = heap[0]
-            if thing.expires_at == at and not thing.is_over:
-                return thing
+        line, heap = self._line, self._heap
+        while line and not _is_current(*line[0]):
+            line.popleft()
+            self._outdated -= 1
+        while heap and not _is_current(heap[0][0], heap[0][2]):
             heappop(heap)
             self._outdated -= 1
-        return None
+        if heap and (not line or heap[0][0] < line[0][0]):
+            return heap[0][2]
+        return line[0][1] if line else None
 
     def pop_due(self, now: float) -> list[Thing]:
         """Whoever takes them notes each of them over."""
         due: list[Thing] = []
         while (thing := self.first()) is not None and thing.expires_at <= now:
+            if self._line and self._line[0][1] is thing:
+                self._line.popleft()
+            else:
+                heappop(self._heap)
             due.append(thing)
-            heappop(self._heap)
             self._outdated -= 1
         return due
+
+
+def _is_current(at: float, thing: Mortal) -> bool:
+    return thing.expires_at == at and not thing.is_over

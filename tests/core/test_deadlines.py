@@ -85,6 +85,19 @@ def test_things_expire_in_order_unless_they_are_over() -> None:
     assert (expiries.first(), expiries.next()) == (None, None)
 
 
+def test_what_comes_out_of_order_expires_in_order_too() -> None:
+    expiries: Expiries[Thing] = Expiries()
+    things = [Thing(at) for at in (20.0, 10.0, 15.0, 30.0, 5.0)]
+    for thing in things:
+        expiries.add(thing)
+    things[4].is_over = True
+    expiries.note_over()
+
+    assert [thing.expires_at for thing in expiries.pop_due(20.0)] == [10.0, 15.0, 20.0]
+    assert expiries.next() == 30.0
+    assert len(expiries) == 1
+
+
 def test_a_thing_that_was_put_off_expires_once_and_later() -> None:
     expiries: Expiries[Thing] = Expiries()
     thing = Thing(10.0)
