@@ -25,7 +25,7 @@ def main() -> None:
         latency = fact_to_decode(sidecar, count=1_000 // scale)
         queueing = enqueue(sidecar, count=10_000 // scale)
     rates = {
-        str(endpoints): throughput(endpoints=endpoints, rounds=1 if is_quick else 5, burst=8_000 // scale)
+        str(endpoints): throughput(endpoints=endpoints, rounds=1 if is_quick else 5, burst=4_000 // scale)
         for endpoints in (1, 64, 1024)
     }
     start, many = footprint(), thousand(idle_s=1.0 if is_quick else 5.0)
