@@ -19,7 +19,7 @@ from msgspec import structs
 from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import note_fault
 from sidecar.errors import WireError
-from sidecar.model import PROTOCOL, Accepted, Fact, HandedOff, Hello, Refusal, Reply, Settled, Welcome
+from sidecar.model import PROTOCOL, Accepted, Fact, HandedOff, Hello, Refusal, Reply, Settled, SiblingDied, Welcome
 from sidecar.wire.ingress import FrameReader, encode, reply_reader
 
 UNSENT_LIMIT = 32_768
@@ -43,6 +43,8 @@ class Source(Protocol):
         """All that still lives, oldest first. Called with the lock held."""
 
     def handed_off(self, reply: HandedOff) -> None: ...
+
+    def sibling_died(self) -> None: ...
 
     def settled(self, reply: Settled) -> None: ...
 
@@ -294,6 +296,8 @@ class Emitter:
                 self._source.handed_off(reply)
             case Settled():
                 self._source.settled(reply)
+            case SiblingDied():
+                self._source.sibling_died()
             case Refusal(reason=reason):
                 self.traffic.refusals += 1
                 self.traffic.last_failure = reason

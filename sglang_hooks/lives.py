@@ -199,6 +199,11 @@ class LifeTable:
         """All open and recorded lives, older first."""
         return sorted([*self._records.values(), *self._open.values()], key=lambda life: life.number)
 
+    def take_unfinished(self) -> list[Life]:
+        """Open and early lives. The early ones are out of the table with this."""
+        early, self._early = self._early, OrderedDict()
+        return [*self._open.values(), *early.values()]
+
     def early_lives(self, *, now: float) -> list[Life]:
         """Those that decode may still wait in; a sidecar need not know the others."""
         return [life for life in self._early.values() if life.early_since_s + self._ttl_s > now]

@@ -7,15 +7,16 @@ sending comes after the lock. Called from the scheduler thread, the bootstrap th
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from msgspec import structs
 
-from sglang_hooks import facts
+from sglang_hooks import causes, facts
 from sglang_hooks.contain import FAULTS
 from sglang_hooks.emitter import Emitter
 from sglang_hooks.lives import Life, LifeTable, Verdict
+from sglang_hooks.rank_counts import RankCounts
 from sidecar.model import (
     DecodeAborted,
     DecodeAcknowledged,
@@ -31,23 +32,9 @@ from sidecar.model import (
     TerminalStatus,
 )
 
-GENERIC_CAUSE = "prefill gave the request up"
-CAUSE_LIMIT = 1_000
-"""Characters of a cause that travel."""
-
 EARLY_REPEAT_AFTER_S = 60.0
 """A sidecar forgets an early life after the record TTL, which is never shorter than 300 s. One that is opened after
 this long is told in full again."""
-
-
-@dataclass
-class RankCounts:
-    late_handshakes: int = 0
-    told_lives: int = 0
-    undrained_lives: int = 0
-    shared_endpoint_aborts: int = 0
-    guarded_aborts: int = 0
-    revivals_purged: int = 0
 
 
 class Rank:
@@ -140,8 +127,7 @@ class Rank:
             life = self.table.find_open(room)
             guard = False
             if life is None:
-                life = self.table.last_end(room, now=self._clock())
-                life = life or self.table.leave_early(room, endpoint)
+                life = self.table.last_end(room, now=self._clock()) or self.table.leave_early(room, endpoint)
                 if life is None:
                     return False
                 number = life.number
@@ -183,15 +169,14 @@ class Rank:
         with self.lock:
             if life.ending:
                 return False
-            life.ending = True
-            life.ending_since_s = self._clock()
-            life.cause = life.cause or (cause or GENERIC_CAUSE)[:CAUSE_LIMIT]
+            life.ending, life.ending_since_s = True, self._clock()
+            life.cause = life.cause or causes.shortened(cause)
             return True
 
     def name_cause(self, life: Life, cause: str) -> None:
         """A cause known before the end begins; a later one does not replace it."""
         with self.lock:
-            life.cause = life.cause or cause[:CAUSE_LIMIT]
+            life.cause = life.cause or cause[: causes.LIMIT]
 
     def succeeded(self, life: Life) -> None:
         """A transfer worker is about to push Success to decode: told first, so that our death cannot contradict it."""
@@ -210,17 +195,25 @@ class Rank:
             self._conclude_if_drained(life)
         self.emitter.flush()
 
+    def sibling_died(self) -> None:
+        """The engine cannot go on, and its scheduler may wait for the dead rank for good: every life ends here, on the
+        emitter's thread, each once it is drained."""
+        with self.lock:
+            self.counts.deaths_of_siblings += 1
+            unfinished = self.table.take_unfinished()
+        for life in unfinished:
+            self.release(life, causes.SIBLING_DIED)
+
     def is_superseded(self, life: Life) -> bool:
         """A newer life of the same room is open: the engine's tables belong to that one."""
         with self.lock:
-            newer = self.table.find_open(life.room)
-            return newer is not None and newer is not life
+            return self._newer(life) is not None
 
     def is_taken_over(self, life: Life, endpoint: DecodeEndpoint) -> bool:
         """The endpoint takes part in a newer life of the room, and would take a word about this one for that."""
         with self.lock:
-            newer = self.table.find_open(life.room)
-            return newer is not None and newer is not life and endpoint in newer.endpoints
+            newer = self._newer(life)
+            return newer is not None and endpoint in newer.endpoints
 
     # -- drain
 
@@ -295,6 +288,10 @@ class Rank:
     def _conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
         life.concluded_seq = life.concluded_seq or self._seq()
         return facts.conclusion_fact(life, status, at_s=self._clock())
+
+    def _newer(self, life: Life) -> Life | None:
+        found = self.table.find_open(life.room)
+        return None if found is life else found
 
     def _number_of_end(self, room: int) -> int | None:
         life = self.table.find_open(room)

@@ -178,13 +178,18 @@ class Settled(Struct, frozen=True, array_like=True, tag="settled"):
     seq: int = 0
 
 
+class SiblingDied(Struct, frozen=True, array_like=True, tag="sibling_died"):
+    """Another rank of this engine is dead, without a goodbye: no request here can be completed any more. The rank ends
+    all of them, each once it is drained, since its scheduler waits for the dead one in a collective."""
+
+
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
     """The stream is not served. `reason` says what was wrong and what to do; the stream is closed after it."""
 
     reason: str
 
 
-Reply: TypeAlias = Welcome | Accepted | HandedOff | Settled | Refusal
+Reply: TypeAlias = Welcome | Accepted | HandedOff | Settled | SiblingDied | Refusal
 
 
 class Notice(Struct, frozen=True):

@@ -30,8 +30,8 @@ class ChunkCount:
         self._rank = rank
 
     def around_put(self, original: Callable[..., None], queue: Any, item: Any) -> None:
-        self._count(item)
-        original(queue, item)
+        if self._count(item):
+            original(queue, item)
 
     def around_get(self, original: Callable[..., Any], queue: Any) -> Any:
         while True:
@@ -41,15 +41,18 @@ class ChunkCount:
             if not self._is_of_an_old_life():
                 return item
 
-    @contained(otherwise=None)
-    def _count(self, item: Any) -> None:
+    @contained(otherwise=True)
+    def _count(self, item: Any) -> bool:
+        """Whether the chunk may be written: decode was told of a room that has ended."""
         rank = self._rank()
         room = getattr(item, "room", None)  # None is sglang's sentinel for teardown
         if rank is None or room is None:
-            return
+            return True
         life = rank.chunk_put(room)
-        if life is not None:
-            setattr(item, LIFE_ATTRIBUTE, life)
+        if life is None:
+            return not rank.is_late(room)
+        setattr(item, LIFE_ATTRIBUTE, life)
+        return True
 
     @contained(otherwise=False)
     def _is_of_an_old_life(self) -> bool:

@@ -33,6 +33,7 @@ from sidecar.model import (
     Reply,
     RoomConcluded,
     Settled,
+    SiblingDied,
     TerminalStatus,
     Upward,
     Welcome,
@@ -122,6 +123,8 @@ class Notifier:
         for key in orphans:
             self.stats.rooms_orphaned += 1
             self.lifeline.orphan(key, now)
+        if not rank.has_said_goodbye:
+            self._tell_siblings(rank)
         self._tell_orphans(now)
         self._note_quiet(now)
 
@@ -218,6 +221,11 @@ class Notifier:
         self._intake.rules[kind](rank, believed, replayed, now)
         self._tell_orphans(now)
         self._settle_ended()
+
+    def _tell_siblings(self, dead: Rank) -> None:
+        for rank in self.ranks.connected:
+            if rank.hello.engine == dead.hello.engine:
+                self._replies_to(rank.hello.process).append(SiblingDied())
 
     def _is_held(self, key: LifeKey) -> bool:
         dead = self.ranks.of(key.process)

@@ -24,6 +24,7 @@ from sidecar.model import (
     RoomConcluded,
     RoomOpened,
     Settled,
+    SiblingDied,
     TerminalStatus,
 )
 
@@ -234,6 +235,10 @@ class Scene:
         """Without the number of the handshake."""
         replies = self.replies[self.streams[process]]
         return [Settled(one.room, one.life, one.endpoint) for one in replies if isinstance(one, Settled)]
+
+    def asked_to_end(self, process: str = "p") -> bool:
+        """Whether the rank was told that another one of its engine has died."""
+        return any(isinstance(one, SiblingDied) for one in self.replies[self.streams[process]])
 
     def ended(self) -> dict[str, int]:
         return dict(self.notifier.stats.notices_ended)

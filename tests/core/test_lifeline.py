@@ -141,3 +141,40 @@ def test_the_sidecar_does_not_retire_while_it_holds_orphans() -> None:
     scene.advance(GRACE_S)
 
     assert scene.told() == [(E1, 1)]
+
+
+def test_the_living_ranks_of_a_broken_engine_are_asked_to_end_their_requests() -> None:
+    scene = Scene()
+    for process, engine in (("dead", "a"), ("sibling", "a"), ("stranger", "b")):
+        scene.join(process, engine=engine)
+    kill(scene, "dead")
+
+    assert {process: scene.asked_to_end(process) for process in ("sibling", "stranger")} == {
+        "sibling": True,
+        "stranger": False,
+    }
+
+
+def test_a_held_room_is_told_once_the_other_rank_has_ended_it_as_asked() -> None:
+    scene = Scene()
+    for process in ("dead", "sibling"):
+        scene.join(process)
+        scene.opened(1, 1, process)
+        scene.handshake(1, 1, E1 if process == "dead" else E2, process=process)
+    kill(scene, "dead")
+    scene.advance(GRACE_S)
+    assert scene.told() == []
+
+    scene.failed(1, 1, process="sibling")
+
+    assert sorted(scene.told()) == [(E1, 1), (E2, 1)]
+
+
+def test_nobody_is_asked_to_end_anything_after_a_goodbye() -> None:
+    scene = Scene()
+    for process in ("first", "second"):
+        scene.join(process, engine="a")
+    scene.goodbye("first")
+    kill(scene, "first")
+
+    assert not scene.asked_to_end("second")

@@ -213,20 +213,19 @@ async def test_no_fault_was_contained_on_the_way(pair: Pair, client: Client) -> 
 
 
 async def test_one_rank_is_killed(pair: Pair, client: Client) -> None:
-    """Comes last. The other rank may still write, so decode is told when that one is gone too: sglang's watchdog sees
-    to it within some seconds."""
+    """Comes last. The other rank may still write and cannot go on, its scheduler waits for the dead one in a collective
+    (sglang ends it a minute later): it ends its half of each request outside the scheduler, once drained."""
     if pair.spec.prefill.tp == 1:
         pytest.skip("there is only one rank")
     sent = [client.send(Order(text="o" * 16_000)) for _ in range(3)]
     for one in sent:
         await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=one.order.room)
-    ranks = [psutil.Process(pid) for pid in pair.prefill.scheduler_pids()]
+    victim = psutil.Process(pair.prefill.scheduler_pids()[-1])
 
-    ranks[-1].kill()
-    _, alive = await asyncio.to_thread(psutil.wait_procs, ranks, timeout=DEATH_LIMIT_S)
+    victim.kill()
+    await asyncio.to_thread(psutil.wait_procs, [victim], timeout=DEATH_LIMIT_S)
     died_at = time.monotonic()
 
-    assert alive == []
     for answer in [await one.decode for one in sent]:
         assert not answer.is_good
         assert answer.answered_at - died_at < TOLD_OF_DEATH_S

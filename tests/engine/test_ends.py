@@ -265,3 +265,19 @@ def test_success_leaves_nothing_and_tells_no_failure(stage: Stage) -> None:
     assert not stage.knows(ROOM)
     assert (len(stage.failures(ROOM)), stage.successes(ROOM)) == (0, 1)
     assert stage.rank.table.counts() == {"open": 0, "early": 0, "records": 0, "tombstones": 0}
+
+
+def test_a_chunk_of_a_room_that_decode_was_told_of_is_not_written(stage: Stage) -> None:
+    """Another rank died, and this one ended the request outside its scheduler, which may yet come to the next chunk."""
+    decode = stage.decode()
+    req = stage.handshaken(ROOM, decode)
+    assert stage.rank is not None
+    stage.rank.sibling_died()
+    assert len(stage.failures(ROOM)) == 1
+
+    stage.send(req, 2)
+    other = stage.handshaken(ROOM + 1, decode)
+    stage.send(other, 3)  # behind it in the same queue
+    stage.drained(other)
+
+    assert stage.transfers.written == [3]

@@ -24,6 +24,7 @@ from sidecar.model import (
     RoomConcluded,
     RoomOpened,
     Settled,
+    SiblingDied,
     TerminalStatus,
     Welcome,
 )
@@ -70,6 +71,7 @@ replies = st.one_of(
     st.builds(Accepted, numbers),
     st.builds(Settled, numbers, numbers, endpoints, numbers),
     st.builds(HandedOff, numbers, numbers, endpoints, numbers, st.booleans()),
+    st.builds(SiblingDied),
     st.builds(Refusal, texts),
 )
 

@@ -1,0 +1,11 @@
+"""Why a life ended, where the engine does not say."""
+
+GENERIC = "prefill gave the request up"
+SIBLING_DIED = "another prefill rank died"
+
+LIMIT = 1_000
+"""Characters of a cause that travel."""
+
+
+def shortened(cause: str) -> str:
+    return (cause or GENERIC)[:LIMIT]

@@ -1,0 +1,14 @@
+"""What the plugin has counted at one rank, beside its stream and its lives."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class RankCounts:
+    late_handshakes: int = 0
+    told_lives: int = 0
+    undrained_lives: int = 0
+    shared_endpoint_aborts: int = 0
+    guarded_aborts: int = 0
+    revivals_purged: int = 0
+    deaths_of_siblings: int = 0
