@@ -24,14 +24,17 @@ TOLD_OF_DEATH_S = 1.5
 """The claim is 0.5 s on a quiet machine; stock decode needs its heartbeat, 6 s."""
 
 TWO_AND_TWO = {"prefill": {"tp": 2}, "decode": {"tp": 2}}
+SMALL_CHUNKS = {"args": ("--chunked-prefill-size", "256")}
+"""Between sides of different TP each token is a block of its own, and Mooncake's TCP refuses some thousands at once."""
+
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "overlap": {},
     "no-overlap": {"overlap": False},
     "tp2": TWO_AND_TWO,
     "tp2-no-overlap": TWO_AND_TWO | {"overlap": False},
     "pp2": {"prefill": {"pp": 2}},
-    "tp2-to-tp1": {"prefill": {"tp": 2}},
-    "tp1-to-tp2": {"decode": {"tp": 2}},
+    "tp2-to-tp1": {"prefill": {"tp": 2} | SMALL_CHUNKS},
+    "tp1-to-tp2": {"prefill": SMALL_CHUNKS, "decode": {"tp": 2}},
 }
 
 
