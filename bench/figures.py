@@ -105,9 +105,10 @@ def us(seconds: float) -> float:
 def bare_stream() -> Iterator[socket.socket]:
     """One end of a stream whose other end is read in another process, as the sidecar's is."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
-    reader = subprocess.Popen(
-        [sys.executable, "-c", "import sys\nwhile sys.stdin.buffer.raw.read(65536): pass"], stdin=theirs
-    )
+    program = "import sys\nprint(flush=True)\nwhile sys.stdin.buffer.raw.read(65536): pass"
+    reader = subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stdout=subprocess.PIPE)
+    assert reader.stdout is not None
+    reader.stdout.readline()  # it reads from now on
     theirs.close()
     ours.setblocking(False)
     try:
