@@ -11,6 +11,7 @@ from bench.endpoints import dead_half, thousand
 from bench.figures import enqueue, fact_to_decode, footprint
 from bench.running import running_sidecar
 from bench.throughput import throughput
+from tests.engine.figures import scheduler_cost
 
 OUTPUT = Path("build/bench.json")
 
@@ -29,6 +30,8 @@ def main() -> None:
         for endpoints in (1, 64, 1024)
     }
     start, many = footprint(), thousand(idle_s=1.0 if is_quick else 5.0)
+    print("what the hooks cost the scheduler's thread ...", flush=True)
+    scheduler = scheduler_cost(scale=scale)
     halves = dead_half(living=50 if is_quick else 500, notices=2_000 // scale, rounds=1 if is_quick else 3)
     figures = {
         "enqueue": queueing,
@@ -41,6 +44,7 @@ def main() -> None:
         "dead_half": halves,
         "dead_half_p99_ratio": halves["ratio"],
         "connect_1000_s": many["connect_1000_s"],
+        "scheduler": scheduler,
         "machine": machine(load),
     }
     OUTPUT.parent.mkdir(exist_ok=True)

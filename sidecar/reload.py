@@ -12,7 +12,7 @@ from sidecar.core.rooms import RoomLimits
 from sidecar.errors import ConfigError
 from sidecar.wire.kv_status import FORMS
 
-ACK_DELAY_S = 0.2
+ACK_DELAY_S = 1.0
 
 
 def limits_of(config: Config, *, connections: int) -> Limits:

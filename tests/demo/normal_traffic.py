@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tests.demo.figures import Ok, half_width
 from tests.demo.stage import prompt
+from tests.pair.cores import prefill_apart
 from tests.pair.progress import say
 from tests.pair.running import Pair
 from tests.pair.traffic import Client, Order
@@ -25,6 +26,11 @@ WELL_KNOWN = 0.008
 
 async def ok(stock: Pair, ours: Pair, *, limit_s: float, outputs: int) -> Ok:
     """As many rounds as it takes to know the ratio well, or as there is time for."""
+    with prefill_apart([stock, ours]):
+        return await _ok(stock, ours, limit_s=limit_s, outputs=outputs)
+
+
+async def _ok(stock: Pair, ours: Pair, *, limit_s: float, outputs: int) -> Ok:
     async with Client(stock) as stock_client, Client(ours) as our_client:
         for client in (stock_client, our_client):  # stock's has been filled by its scenarios
             await client.flush_cache("prefill")

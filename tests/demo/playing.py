@@ -4,6 +4,8 @@ Short of time (`--quick`), all is launched at once and both play while stock's D
 """
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -85,6 +87,8 @@ def _end_at_once(*pairs: Pair) -> None:
     """There is nothing left to drain, and a stock server takes ten seconds to end in order."""
     for pair in pairs:
         pair.kill()
+        if (sidecar := pair.sidecar_pid()) is not None:
+            os.kill(sidecar, signal.SIGKILL)  # it still owes what the killed D has not confirmed
 
 
 async def killed(settings: Settings, pair: Pair) -> list[Measured]:
