@@ -193,6 +193,19 @@ def test_hurrying_tries_what_backs_off() -> None:
     assert [offer.endpoint for offer in box.offers()] == [E1]
 
 
+def test_an_endpoint_that_gave_way_is_not_looked_at_when_its_time_comes() -> None:
+    box = Box(connections=1)
+    box.connect(E1)
+    box.outbox.expect(E2, NOW)
+    assert [queue.endpoint for queue in box.outbox.queues()] == [E2]
+    box.outbox.take_actions()
+
+    box.outbox.handle_timer(NOW + 10_000)  # E1's idle time would be over
+
+    assert box.stats.connections_closed["limit"] == 1
+    assert box.stats.connections_closed["idle"] == 1
+
+
 def test_a_dead_endpoint_costs_the_living_nothing() -> None:
     """Work follows what is due: a timer for one endpoint must not walk another one's queue."""
     box = Box()

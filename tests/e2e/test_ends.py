@@ -3,6 +3,7 @@ ranks, with stages, and with more ranks on one side than on the other.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -32,11 +33,17 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "overlap": {},
     "no-overlap": {"overlap": False},
     "tp2": TWO_AND_TWO,
-    "tp2-no-overlap": TWO_AND_TWO | {"overlap": False},
     "pp2": {"prefill": {"pp": 2}},
+}
+MORE_TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "tp2-no-overlap": TWO_AND_TWO | {"overlap": False},
     "tp2-to-tp1": {"prefill": {"tp": 2} | SMALL_CHUNKS},
     "tp1-to-tp2": {"prefill": SMALL_CHUNKS, "decode": {"tp": 2}},
 }
+"""Only with PD_SIDECAR_LONG=1: each takes some minutes."""
+
+if os.environ.get("PD_SIDECAR_LONG"):
+    TOPOLOGIES |= MORE_TOPOLOGIES
 
 
 @pytest.fixture(scope="module", params=TOPOLOGIES.values(), ids=TOPOLOGIES)
