@@ -43,14 +43,14 @@ class ChunkCount:
 
     @contained(otherwise=True)
     def _count(self, item: Any) -> bool:
-        """Whether the chunk may be written: decode was told of a room that has ended."""
+        """Whether the chunk may be written: not if the room was ended behind the scheduler's back."""
         rank = self._rank()
         room = getattr(item, "room", None)  # None is sglang's sentinel for teardown
         if rank is None or room is None:
             return True
         life = rank.chunk_put(room)
         if life is None:
-            return not rank.is_late(room)
+            return not (rank.counts.deaths_of_siblings and rank.is_late(room))
         setattr(item, LIFE_ATTRIBUTE, life)
         return True
 

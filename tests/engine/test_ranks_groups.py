@@ -110,7 +110,8 @@ def test_dp_groups_poll_apart(raised: Raise) -> None:
     assert [kind for _, kind, _ in first.answers()] == ABORTED
     assert scene.told(ROOM) == [1, 0]
     polls = [[entry for entry in member.collectives() if entry[0] == "abort"] for member in scene.ranks]
-    assert [len(entries) for entries in polls] == [2 * 5, 2]
+    assert len(polls[0]) == 2 * 5
+    assert len(polls[1]) in (0, 2)  # for its own request, unless that one was through before
     assert {entry[3] for entries in polls for entry in entries} == {(1,)}
     scene.ranks.iterate()
     assert scene.is_clean(ROOM, ROOM + 1)
