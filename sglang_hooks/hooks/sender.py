@@ -5,6 +5,7 @@ from typing import Any
 
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import SUCCESS
+from sglang_hooks.hooks.backends import keep_failed
 from sglang_hooks.hooks.manager import purge_tables, rank_of, take_over
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
@@ -51,6 +52,7 @@ def _open(sender: Any, manager: Any, room: int) -> None:
 def around_abort(original: Callable[..., None], sender: Any) -> None:
     if _begin_abort(sender):
         original(sender)
+        keep_failed(sender)
         _conclude_unsent(sender)
 
 
