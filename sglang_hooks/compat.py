@@ -13,8 +13,6 @@ from typing import Any
 from sglang_hooks.hook_points import HOOK_POINTS, PREFILL, SCHEDULER, HookPoint
 
 FOUND = "found"
-NOT_NEEDED = "not in this sglang, which has"
-"""Followed by the name of the point that serves the same purpose."""
 
 ENGINE_PARTS = {
     "prepare_abort": "sglang.srt.disaggregation.utils.prepare_abort",
@@ -48,21 +46,18 @@ class EngineParts:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`verdicts` by the name of the hook point or part: "found", "not in this sglang ...", or what is wrong."""
+    """`verdicts` by the name of the hook point or part: "found", or what is wrong. A point in whose place this sglang
+    has another one is not among them."""
 
     verdicts: dict[str, str]
     parts: EngineParts | None
 
     @property
     def missing(self) -> dict[str, str]:
-        return {name: verdict for name, verdict in self.verdicts.items() if is_wrong(verdict)}
+        return {name: verdict for name, verdict in self.verdicts.items() if verdict != FOUND}
 
     def has(self, name: str) -> bool:
-        return self.verdicts[name] == FOUND
-
-
-def is_wrong(verdict: str) -> bool:
-    return verdict != FOUND and not verdict.startswith(NOT_NEEDED)
+        return self.verdicts.get(name) == FOUND
 
 
 def survey() -> Findings:
@@ -73,18 +68,17 @@ def survey() -> Findings:
         name: FOUND if parts[name] is not None else f"{target} is missing" for name, target in ENGINE_PARTS.items()
     }
     parts |= {name: _resolve(target) for name, target in NEWER_PARTS.items()}
-    complete = not any(is_wrong(verdict) for verdict in verdicts.values())
+    complete = all(verdict == FOUND for verdict in verdicts.values())
     return Findings(verdicts, EngineParts(**parts) if complete else None)
 
 
 def judge(verdicts: Mapping[str, str]) -> dict[str, str]:
-    """What each point comes to, given the others: what another one of its purpose makes good is not wrong."""
-    serving = {point.serves: point.name for point in HOOK_POINTS if verdicts[point.name] == FOUND}
+    """Without what is missing but has another point in its place."""
+    served = {point.serves for point in HOOK_POINTS if verdicts[point.name] == FOUND}
     return {
-        point.name: f"{NOT_NEEDED} {serving[point.serves]}"
-        if is_wrong(verdicts[point.name]) and point.serves in serving
-        else verdicts[point.name]
+        point.name: verdicts[point.name]
         for point in HOOK_POINTS
+        if verdicts[point.name] == FOUND or point.serves not in served
     }
 
 

@@ -116,6 +116,7 @@ BACKENDS = {
     "sglang.srt.disaggregation.mooncake.conn": "mooncake",
     "sglang.srt.disaggregation.ascend.conn": "ascend",
     "sglang.srt.disaggregation.nixl.conn": "nixl",
+    "sglang.srt.disaggregation.mori.conn": "mori",
 }
 """By the module of the manager's class. A manager of another module is not served."""
 

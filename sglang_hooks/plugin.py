@@ -117,7 +117,7 @@ class Plugin:
         manager.server_socket.recv_multipart = messages.wrap(manager.server_socket.recv_multipart)
         manager.__dict__["_pd_sidecar_messages"] = messages
         manager.__dict__[RANK_ATTRIBUTE] = rank
-        take_hold_of_own_methods(manager)
+        take_hold_of_own_methods(manager, backend)
         self._let_go()
         self._rank = rank
         rank.emitter.start()

@@ -180,7 +180,7 @@ def _may_record(manager: Any, room: int) -> bool:
 
 def around_worker_status(original: Callable[..., None], manager: Any, remote: str, dst_port: int, *rest: int) -> None:
     """Up to 0.5.19. `rest`: room, status, prefill rank."""
-    if not _is_not_for_decode(manager, DecodeEndpoint(remote, dst_port), status=rest[1]):
+    if not is_not_for_decode(manager, DecodeEndpoint(remote, dst_port), status=rest[1]):
         original(manager, remote, dst_port, *rest)
 
 
@@ -192,11 +192,11 @@ def around_status_message(
 
 
 def _may_hear(manager: Any, target: tuple[str, int], status: int) -> bool:
-    return not _is_not_for_decode(manager, DecodeEndpoint(*target), status=status)
+    return not is_not_for_decode(manager, DecodeEndpoint(*target), status=status)
 
 
 @contained(otherwise=False)
-def _is_not_for_decode(manager: Any, endpoint: DecodeEndpoint, *, status: int) -> bool:
+def is_not_for_decode(manager: Any, endpoint: DecodeEndpoint, *, status: int) -> bool:
     """A transfer worker's word about the life whose chunk it has in hand: of an older life to an endpoint of the
     room's new one, never; of a failure, not while other ranks may still be writing, since decode up to 0.5.20 frees
     its pages at the first Failed. The agreed end tells that, given a sidecar."""

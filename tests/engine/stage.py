@@ -5,6 +5,7 @@ A rank is attached by the plugin, as in an engine; without it the same hooks are
 """
 
 import concurrent.futures
+import inspect
 import itertools
 import threading
 import time
@@ -19,7 +20,7 @@ import numpy as np
 import zmq
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.utils import FastQueue, TransferKVChunk
-from sglang.srt.disaggregation.mooncake.conn import KVArgsRegisterInfo, MooncakeKVManager, MooncakeKVSender
+from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager, MooncakeKVSender
 from sglang.srt.disaggregation.utils import DisaggregationMode, ReqToMetadataIdxAllocator
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.plugins.hook_registry import HookRegistry
@@ -77,6 +78,17 @@ class Transfers:
 
     def send_aux(self, *_args: Any, **_kwargs: Any) -> int:
         return self.outcome
+
+
+SINCE_0_5_19 = {
+    "enable_deferred_decode_kv_release": False,
+    "_dcp_pack_buffers": [],
+    "_dcp_pack_max_tokens": None,
+    "_stopped": False,
+    "_worker_threads": [],
+    "server_args": SimpleNamespace(enable_pd_role_switch=False),
+}
+"""What later managers have beside the rest."""
 
 
 class StoppedError(SystemExit):
@@ -146,6 +158,11 @@ def make_manager(context: zmq.Context[Any], transfers: Transfers, stop: threadin
         send_kvcache=transfers.send_kvcache,
         send_aux=transfers.send_aux,
         _get_dsa_cache_transfer_skip_flags=lambda _info: (False, False),
+        **SINCE_0_5_19,
+        _deferred_ack_targets={},
+        _deferred_ack_poisoned_rooms=set(),
+        state_layout_rejections={},
+        failed_session_probes={},
     )
     receive = server_socket.recv_multipart
 
@@ -201,6 +218,21 @@ def _silent() -> "_Silent":
     return _Silent()
 
 
+HAS_KV_OF_ITS_OWN = "holds_kv" in inspect.unwrap(Scheduler.process_pending_chunked_abort).__code__.co_names
+"""From 0.5.19 a request's pages and slots are in `req.kv`."""
+
+SENDER_PLACE = {
+    name: value
+    for name, value in {"dest_tp_ranks": [0], "pp_rank": 0}.items()
+    if name in inspect.signature(MooncakeKVSender.__init__).parameters
+}
+"""Up to 0.5.21."""
+
+
+def _kv() -> Any:
+    return SimpleNamespace(holds_kv=False, holds_mamba=False, req_pool_idx=None) if HAS_KV_OF_ITS_OWN else None
+
+
 @dataclass
 class Request:
     """The fields of sglang's `Req` that the paths under test touch."""
@@ -216,11 +248,21 @@ class Request:
     return_logprob: bool = False
     mamba_pool_idx: Any = None
     req_pool_idx: Any = None
-    kv: Any = None
+    kv: Any = field(default_factory=_kv)
     bootstrap_host: str = "127.0.0.1"
     start_send_idx: int = 0
     skip_radix_cache_insert: bool = False
     time_stats: Any = field(default_factory=_silent)
+    cache_request_handle: int = 0
+    discard_output_reason: Any = None
+    return_routed_experts: bool = False
+    session: Any = None
+    output_ids: list[int] = field(default_factory=list)
+
+    def release_mm_inputs_on_abort(self) -> None: ...
+
+    def update_finish_state(self) -> None:
+        self.finished_reason, self.to_finish = self.to_finish, None
 
     def finished(self) -> bool:
         return self.finished_reason is not None
@@ -290,7 +332,11 @@ class Stage:
             enable_hicache_storage=False,
             enable_overlap=True,
             dllm_config=None,
-            tree_cache=None,
+            tree_cache=_silent(),
+            rust_server=None,
+            mm_receiver=None,
+            beam_coordinator=_silent(),
+            enable_continuous_input_polling=False,
             grammar_manager=SimpleNamespace(abort_requests=lambda _req: None),
             ipc_channels=SimpleNamespace(send_to_tokenizer=answered),
             output_streamer=SimpleNamespace(stream_output=self._stream),
@@ -314,14 +360,24 @@ class Stage:
         prefill.connect(f"tcp://127.0.0.1:{self.manager.rank_port}")
         self._sockets += [listener, prefill]
         session = f"127.0.0.1:{port + 1}"
-        self.manager.decode_kv_args_table[session] = KVArgsRegisterInfo(
-            "None", "127.0.0.1", port, session, [1], [1], [], 0, 1, 1, [], [], [], []
+        self.manager.decode_kv_args_table[session] = SimpleNamespace(
+            dst_kv_ptrs=[1],
+            dst_aux_ptrs=[1],
+            dst_state_data_ptrs=[],
+            dst_tp_rank=0,
+            dst_attn_tp_size=1,
+            dst_kv_item_len=1,
+            dst_kv_layer_ids=[],
+            dst_kv_item_lens=None,
+            requires_dcp_relayout=False,
+            staging_base_ptr=0,
+            staging_total_size=0,
         )
         return Decode(prefill, listener, port, session)
 
     def request(self, room: int, *, rid: str | None = None, pages: int = 8) -> Request:
         """A request with its sender and metadata slot, its chunks yet to be sent."""
-        sender = MooncakeKVSender(self.manager, "127.0.0.1:1", room, [0], 0)
+        sender = MooncakeKVSender(self.manager, "127.0.0.1:1", room, **SENDER_PLACE)
         req = Request(rid or f"r{next(self._rids)}", room, sender)
         req.metadata_buffer_index = self.scheduler.req_to_metadata_buffer_idx_allocator.alloc()
         sender.init(pages, req.metadata_buffer_index)
