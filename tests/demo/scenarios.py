@@ -106,9 +106,15 @@ async def late_handshake_room_reused(stage: Stage) -> Played:
 
 
 async def p_killed(stage: Stage, count: int = 3) -> Played:
-    """The whole prefill server dies, all its processes at once, with D waiting. The last thing a pair is good for."""
+    """The whole prefill server dies, all its processes at once, with D waiting. The last thing a pair is good for.
+
+    After `junk` a stock P reads no handshakes any more; what its death means to D is the same.
+    """
+    hanging = (await stage.client.tables("decode"))["transfer"]
     sent = [stage.client.send(Order(text=prompt(16_000))) for _ in range(count)]
-    await stage.handshakes([one.order for one in sent])
+    await stage.in_queue("transfer", hanging + count, role="decode")
+    if stage.pair.spec.prefill.plugin:
+        await stage.handshakes([one.order for one in sent])
     killed_at = time.monotonic()
     stage.pair.prefill.kill()
     return Played("p_killed", count, [Owed(one.decode, killed_at) for one in sent])
