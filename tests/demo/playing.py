@@ -45,6 +45,7 @@ async def play_stock(settings: Settings) -> list[Measured]:
         if not settings.quick:
             (ends,) = await lethal(settings, pair)
             stock += ends
+        _end_at_once(pair)
     return stock
 
 

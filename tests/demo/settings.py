@@ -35,8 +35,8 @@ QUICK: tuple[Scenario, ...] = (
 PREFILL_POOL = 64_000
 PREFILL_CONTEXT = 70_000
 DECODE_POOL = 1_000_000
-"""P holds the longest prompt that is to be computed; a little more is too much for its pool, and a little more again for
-its context. D holds all that hangs in stock."""
+"""P holds the longest prompt that is to be computed. A little more is too much for its pool, and still more for its
+context. D holds all that hangs in stock."""
 
 
 @dataclass(frozen=True)
