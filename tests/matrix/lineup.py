@@ -60,18 +60,15 @@ def _server(backend: str, role: Role, build: Build, stack: ExitStack) -> Server:
 
 
 def side(backend: str, role: Role, build: Build) -> Side:
-    if role == "prefill":
-        args, pool = ("--sleep-on-idle", "--chunked-prefill-size", CHUNK), PREFILL_POOL
-    else:
-        args, pool = ("--sleep-on-idle",), DECODE_POOL
+    chunks = ("--chunked-prefill-size", CHUNK) if role == "prefill" else ()
     return Side(
         role=role,
         sglang=build.version,
         backend=backend,
         plugin=build.plugin,
         timeout_s=TIMEOUT_S,
-        max_total_tokens=pool,
-        args=args,
+        max_total_tokens=PREFILL_POOL if role == "prefill" else DECODE_POOL,
+        args=("--sleep-on-idle", *chunks),
     )
 
 

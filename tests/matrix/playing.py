@@ -1,19 +1,22 @@
 """What is played in a cell. D's hangs overlap: those of all cells of one decode server are waited for together."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tests.demo import scenarios
 from tests.demo.figures import told
 from tests.demo.stage import Played, Stage, normal_handshake_s, prompt
 from tests.matrix.cells import Cell
-from tests.matrix.lineup import TIMEOUT_S, Server, pair_of
+from tests.matrix.lineup import TIMEOUT_S, Server, ensure_builds, pair_of, running_servers
 from tests.matrix.verdict import Result, Seen, runs_in_stock, wrongs
 from tests.pair.answers import Answer
 from tests.pair.progress import say
 from tests.pair.traffic import Client, Order
+
+Item = TypeVar("Item")
 
 ANSWER_LIMIT_S = TIMEOUT_S + 20.0
 NORMAL_TOKENS = 600
@@ -30,6 +33,25 @@ class Begun:
     client: Client
     played: Sequence[Played]
     deaths: int
+
+
+def play(cells: Sequence[Cell]) -> list[Result]:
+    """Cells of one backend. All prefill servers stay; the decode servers of one version follow those of another."""
+    backend = cells[0].backend
+    model = ensure_builds(backend, [build.version for cell in cells for build in (cell.prefill, cell.decode)])
+    results: list[Result] = []
+    with running_servers(backend, "prefill", _once(cell.prefill for cell in cells), model) as prefills:
+        for version in _once(cell.decode.version for cell in cells):
+            wanted = _once(cell.decode for cell in cells if cell.decode.version == version)
+            with running_servers(backend, "decode", wanted, model) as decodes:
+                for decode in decodes:
+                    its_own = [cell for cell in cells if cell.decode == decode.build]
+                    results += asyncio.run(play_decode(decode, prefills, its_own, results))
+    return results
+
+
+def _once(found: Iterable[Item]) -> list[Item]:
+    return list(dict.fromkeys(found))
 
 
 async def play_decode(
