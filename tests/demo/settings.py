@@ -9,6 +9,7 @@ from tests.demo import refusals, scenarios
 from tests.demo.figures import SEVERAL_RANKS, Criteria
 from tests.demo.stage import Scenario
 from tests.demo.stock import hangs_in_stock, hears_prefill
+from tests.pair.recipes import RECIPES
 from tests.pair.side import PairSpec
 
 FULL: tuple[Scenario, ...] = (
@@ -99,8 +100,8 @@ def settings() -> Settings:
     parser.add_argument(
         "--quick", action="store_true", help="fewer scenarios, in under two minutes; speed is shown and not judged"
     )
-    parser.add_argument("--sglang", default="0.5.18")
-    parser.add_argument("--backend", default="mooncake")
+    parser.add_argument("--sglang", default="0.5.18", choices=RECIPES)
+    parser.add_argument("--backend", default="mooncake", choices=("mooncake", "nixl"))
     parser.add_argument("--tp", type=int, default=1, help="ranks of prefill and of decode")
     parser.add_argument("--pp", type=int, default=1, help="stages of prefill")
     parser.add_argument("--stock-only", action="store_true", help="only show how stock behaves; writes no JSON")
