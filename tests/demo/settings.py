@@ -104,6 +104,7 @@ def settings() -> Settings:
     parser.add_argument("--backend", default="mooncake", choices=("mooncake", "nixl"))
     parser.add_argument("--tp", type=int, default=1, help="ranks of prefill and of decode")
     parser.add_argument("--pp", type=int, default=1, help="stages of prefill")
+    parser.add_argument("--timeout-s", type=int, help="D's waiting timeout (default 50, with --quick 12)")
     parser.add_argument("--stock-only", action="store_true", help="only show how stock behaves; writes no JSON")
     asked = parser.parse_args()
     return Settings(
@@ -111,7 +112,7 @@ def settings() -> Settings:
         backend=asked.backend,
         tp=asked.tp,
         pp=asked.pp,
-        timeout_s=12 if asked.quick else 50,
+        timeout_s=asked.timeout_s or (12 if asked.quick else 50),
         scenarios=QUICK if asked.quick else FULL,
         with_router=not asked.quick,
         ok_limit_s=8.0 if asked.quick else 75.0,
