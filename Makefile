@@ -11,12 +11,13 @@ ARGS ?=
 
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test check fmt unit engine e2e stress bench fuzz machines clean
+.PHONY: help demo test check fmt unit engine e2e matrix stress bench fuzz machines clean
 
 help:
 	@echo "make demo    the stock sglang pair without and with pd-sidecar: one table, build/demo.json"
 	@echo "make test    lint, types, import contracts, all tests that need no engine pair"
 	@echo "make e2e     the tests on real engine pairs"
+	@echo "make matrix  prefill and decode of different sglang versions, with the plugin and without: docs/matrix.md"
 	@echo "make stress  30 minutes of mixed traffic and aborts on a TP 2 pair: nothing hangs, leaks or is wrong"
 	@echo "make bench   figures into build/bench.json"
 	@echo "make fuzz    coverage-guided fuzzing of every parser of outside bytes, FUZZ_SECONDS=600"
@@ -49,7 +50,7 @@ unit: $(VENV)/.stamp
 	@mkdir -p build
 	@echo "== tests without an engine; those of the shell, which mostly wait, beside the others"
 	$(BIN)/coverage run -m pytest tests/shell -p no:cacheprovider $(ARGS) > build/shell-tests.log 2>&1 & shell=$$!; \
-	$(BIN)/coverage run --parallel-mode -m pytest tests/core tests/wire tests/sglang_hooks tests/fuzz tests/drift $(ARGS) && rest=0 || rest=1; \
+	$(BIN)/coverage run --parallel-mode -m pytest tests/core tests/wire tests/sglang_hooks tests/fuzz tests/drift tests/matrix $(ARGS) && rest=0 || rest=1; \
 	wait $$shell || rest=1; tail -n 40 build/shell-tests.log; exit $$rest
 	$(BIN)/coverage combine --append --quiet
 	$(BIN)/coverage report
@@ -61,6 +62,10 @@ engine: $(VENV)/.stamp
 e2e: $(VENV)/.stamp
 	@echo "== tests on real engine pairs"
 	$(BIN)/python -m pytest tests/e2e --verbose --capture=no $(ARGS)
+
+matrix: $(VENV)/.stamp
+	@mkdir -p build
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 stress: $(VENV)/.stamp
 	$(BIN)/python -m tests.stress $(ARGS)

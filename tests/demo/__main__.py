@@ -8,7 +8,7 @@ from typing import NoReturn
 from tests.demo.figures import misses
 from tests.demo.playing import play_both, play_both_quickly, play_stock
 from tests.demo.report import as_json, table, write_json
-from tests.demo.settings import HANGS_IN_STOCK, Settings, settings
+from tests.demo.settings import Settings, settings
 from tests.pair.paths import build_dir
 from tests.pair.progress import say
 
@@ -26,7 +26,7 @@ def main() -> int:
 async def _show_stock(asked: Settings) -> int:
     figures = await play_stock(asked)
     print(f"\n{table(figures, [])}\n")
-    return 0 if all(one.decode_hung for one in figures if one.name in HANGS_IN_STOCK) else 1
+    return 0 if all(one.decode_hung for one in figures if one.name in asked.hangs_in_stock) else 1
 
 
 async def _show_both(asked: Settings) -> int:
@@ -38,7 +38,7 @@ async def _show_both(asked: Settings) -> int:
     speed = f"{shown.ok.throughput_ratio:.3f} (+- {shown.ok.half_width:.3f}, {len(shown.ok.ratios)} rounds)"
     print(f"normal traffic: outputs {same}, throughput {speed} of stock's")
     print(f"D's waiting timeout was {asked.timeout_s:.0f} s (stock default: 300 s). Written to {path}")
-    found = misses(shown.stock, shown.ours, shown.ok, HANGS_IN_STOCK, asked.criteria)
+    found = misses(shown.stock, shown.ours, shown.ok, asked.hangs_in_stock, asked.criteria)
     for miss in found:
         print(f"MISSED  {miss}")
     return 1 if found else 0

@@ -1,4 +1,5 @@
-"""The order of events: stock's scenarios, our launch while stock's D hangs, normal traffic on both, our scenarios.
+"""The order of events: stock's scenarios, our launch while stock's D hangs, normal traffic on both, our scenarios, and
+what a stock P does not survive: junk, and its own death.
 
 Short of time (`--quick`), all is launched at once and both play while stock's D hangs.
 """
@@ -13,6 +14,7 @@ from typing import TypeVar
 
 from tests.demo.behind_router import RouterPlayed, behind_router
 from tests.demo.figures import Measured, Ok
+from tests.demo.junk import JunkPlayed, junk
 from tests.demo.normal_traffic import ok
 from tests.demo.scenarios import p_killed
 from tests.demo.settings import Settings
@@ -23,7 +25,7 @@ from tests.pair.running import Pair, running_pair
 from tests.pair.traffic import Client
 
 Entered = TypeVar("Entered")
-AnyPlayed = Played | RouterPlayed
+AnyPlayed = Played | RouterPlayed | JunkPlayed
 NEVER_S = 20.0
 """So long after its timeout a D request that has not ended never will."""
 
@@ -39,7 +41,12 @@ async def play_stock(settings: Settings) -> list[Measured]:
     async with _launched(settings, plugin=False) as launching:
         pair = await launching
         async with _client(settings, pair) as client:
-            return await measured(await play(settings, pair, client))
+            stock = await measured(await play(settings, pair, client))
+        if not settings.quick:
+            (ends,) = await lethal(settings, pair)
+            stock += ends
+        _end_at_once(pair)
+    return stock
 
 
 async def play_both(settings: Settings) -> Shown:
@@ -47,17 +54,16 @@ async def play_both(settings: Settings) -> Shown:
         stock_pair = await launching
         async with _client(settings, stock_pair) as client:
             played = await play(settings, stock_pair, client)
-            launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=stock_pair.decode))
+            decode = None if settings.needs_decode_half else stock_pair.decode
+            launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=decode))
             stock = await measured(played)
         our_pair = await launching_ours
         normal = await ok(stock_pair, our_pair, limit_s=settings.ok_limit_s, outputs=settings.outputs)
-        stock += await killed(settings, stock_pair)
-        stock_pair.prefill.kill()
         async with _client(settings, our_pair) as client:
             ours = await measured(await play(settings, our_pair, client, one_by_one=True))
-        ours += await killed(settings, our_pair)
+        stock_ends, our_ends = await lethal(settings, stock_pair, our_pair)
         _end_at_once(stock_pair, our_pair)
-    return Shown(stock, ours, normal)
+    return Shown(stock + stock_ends, ours + our_ends, normal)
 
 
 async def play_both_quickly(settings: Settings) -> Shown:
@@ -72,7 +78,8 @@ async def play_both_quickly(settings: Settings) -> Shown:
         await asyncio.wait([decode, launching], return_when=asyncio.FIRST_COMPLETED)
         if not decode.done():
             await launching  # it has failed
-        launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=decode.result()))
+        shared = None if settings.needs_decode_half else decode.result()
+        launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=shared))
         stock_pair, our_pair = await launching, await launching_ours
         async with _client(settings, stock_pair) as client, _client(settings, our_pair) as our_client:
             played = await play(settings, stock_pair, client)
@@ -91,9 +98,18 @@ def _end_at_once(*pairs: Pair) -> None:
             os.kill(sidecar, signal.SIGKILL)  # it still owes what the killed D has not confirmed
 
 
-async def killed(settings: Settings, pair: Pair) -> list[Measured]:
-    async with _client(settings, pair) as client:
-        return await measured([await p_killed(Stage(pair, client, normal_handshake_s=0.0))])
+async def lethal(settings: Settings, *pairs: Pair) -> list[list[Measured]]:
+    """What stock's P does not survive; one list for each pair. Nothing else is measured while stock hangs in `junk`."""
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(_client(settings, pair)) for pair in pairs]
+        stages = [Stage(pair, client, normal_handshake_s=0.0) for pair, client in zip(pairs, clients, strict=True)]
+        ends = await asyncio.gather(*(_after_junk(stage) for stage in stages))
+        return [[end, *await measured([await p_killed(stage)])] for end, stage in zip(ends, stages, strict=True)]
+
+
+async def _after_junk(stage: Stage) -> Measured:
+    (figures,) = await measured([await junk(stage)])
+    return figures
 
 
 async def measured(played: Sequence[AnyPlayed]) -> list[Measured]:

@@ -21,22 +21,22 @@ async def abort_all(stage: Stage, count: int = 24) -> Played:
     return Played("abort_all", count, await stage.given_up(sent, aborted_at))
 
 
-async def abort_one_waiting(stage: Stage) -> Played:
-    """One of six goes while it waits for its turn; the other five must not notice."""
-    sent = [stage.client.send(Order(text=prompt(6_000))) for _ in range(6)]
-    victim = sent[4]
+async def abort_one_waiting(stage: Stage, count: int = 6, *, tokens: int = 6_000) -> Played:
+    """One goes while it waits for its turn; the others must not notice."""
+    sent = [stage.client.send(Order(text=prompt(tokens))) for _ in range(count)]
+    victim = sent[-2]
     await stage.handshakes([one.order for one in sent])
     aborted_at = await stage.client.abort(victim.order.rid)
     owed = await stage.given_up([victim], aborted_at)
     others = [await half for one in sent if one is not victim for half in (one.prefill, one.decode)]
     complaints = [f"a request nobody aborted ended with {bad.status}" for bad in others if not bad.is_good]
-    return Played("abort_one_waiting", 6, owed, complaints)
+    return Played("abort_one_waiting", count, owed, complaints)
 
 
-async def abort_chunked(stage: Stage) -> Played:
+async def abort_chunked(stage: Stage, *, tokens: int = 60_000, chunk: int = 3) -> Played:
     """Between the chunks of a very long prompt."""
-    sent = stage.client.send(Order(text=prompt(60_000)))
-    await stage.computing(sent.order, chunk=3)
+    sent = stage.client.send(Order(text=prompt(tokens)))
+    await stage.computing(sent.order, chunk=chunk)
     aborted_at = await stage.client.abort(sent.order.rid)
     return Played("abort_chunked", 1, await stage.given_up([sent], aborted_at))
 
@@ -110,9 +110,13 @@ async def p_killed(stage: Stage, count: int = 3) -> Played:
     """The whole prefill server dies, all its processes at once, with D waiting. The last thing a pair is good for.
 
     With several ranks D can only be told once the last of them is dead (until then it may still write), and that
-    moment is what counts."""
+    moment is what counts. After `junk` a stock P reads no handshakes any more; what its death means to D is the same.
+    """
+    hanging = (await stage.client.tables("decode"))["transfer"]
     sent = [stage.client.send(Order(text=prompt(16_000))) for _ in range(count)]
-    await stage.handshakes([one.order for one in sent])
+    await stage.in_queue("transfer", hanging + count, role="decode")
+    if stage.pair.spec.prefill.plugin:
+        await stage.handshakes([one.order for one in sent])
     ranks = stage.pair.prefill.scheduler_pids()
     dead = last_death(ranks)
     killed_at = time.monotonic()

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tests.demo import scenarios
+from tests.demo import refusals, scenarios
 from tests.demo.figures import SEVERAL_RANKS, Criteria
 from tests.demo.stage import Scenario
+from tests.demo.stock import hangs_in_stock, hears_prefill
+from tests.pair.recipes import RECIPES
 from tests.pair.side import PairSpec
 
 FULL: tuple[Scenario, ...] = (
@@ -20,21 +22,22 @@ FULL: tuple[Scenario, ...] = (
     scenarios.disconnect,
     scenarios.late_handshake,
     scenarios.late_handshake_room_reused,
+    refusals.too_long,
+    refusals.over_capacity,
 )
-QUICK: tuple[Scenario, ...] = (partial(scenarios.abort_all, count=8), scenarios.abort_running, scenarios.late_handshake)
+QUICK: tuple[Scenario, ...] = (
+    partial(scenarios.abort_all, count=8),
+    scenarios.abort_running,
+    scenarios.late_handshake,
+    refusals.too_long,
+    refusals.over_capacity,
+)
 
-HANGS_IN_STOCK = (
-    "abort_all",
-    "abort_one_waiting",
-    "abort_chunked",
-    "abort_inflight",
-    "bootstrap_queue",
-    "disconnect",
-    "late_handshake",
-    "late_handshake_room_reused",
-    "router",
-)
-"""Not `abort_running`: stock ignores that abort and serves the request."""
+PREFILL_POOL = 64_000
+PREFILL_CONTEXT = 70_000
+DECODE_POOL = 1_000_000
+"""P holds the longest prompt that is to be computed. A little more is too much for its pool, and still more for its
+context. D holds all that hangs in stock."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,15 @@ class Settings:
         criteria = SEVERAL_RANKS if self.tp * self.pp > 1 else Criteria()
         return replace(criteria, throughput_ratio=None) if self.quick else criteria
 
+    @property
+    def hangs_in_stock(self) -> Sequence[str]:
+        return hangs_in_stock(self.sglang)
+
+    @property
+    def needs_decode_half(self) -> bool:
+        """Stock's D cannot be told: ours has the plugin too, and is a server of its own."""
+        return not hears_prefill(self.sglang, self.backend)
+
     def pair(self, *, plugin: bool) -> PairSpec:
         return PairSpec.of(
             sglang=self.sglang,
@@ -71,8 +83,13 @@ class Settings:
             timeout_s=self.timeout_s,
             # An idle scheduler takes a whole core by default. Where there are only two, the processes that answer
             # clients would wait for one, and the figures would say nothing about who told whom when.
-            prefill={"args": ("--sleep-on-idle", "--chunked-prefill-size", "4096"), "pp": self.pp},
-            decode={"args": ("--sleep-on-idle",), "max_total_tokens": 800_000},  # it holds what hangs in stock
+            prefill={
+                "args": ("--sleep-on-idle", "--chunked-prefill-size", "4096"),
+                "pp": self.pp,
+                "max_total_tokens": PREFILL_POOL,
+                "context_length": PREFILL_CONTEXT,
+            },
+            decode={"args": ("--sleep-on-idle",), "max_total_tokens": DECODE_POOL},
         )
 
 
@@ -83,10 +100,11 @@ def settings() -> Settings:
     parser.add_argument(
         "--quick", action="store_true", help="fewer scenarios, in under two minutes; speed is shown and not judged"
     )
-    parser.add_argument("--sglang", default="0.5.18")
-    parser.add_argument("--backend", default="mooncake")
+    parser.add_argument("--sglang", default="0.5.18", choices=RECIPES)
+    parser.add_argument("--backend", default="mooncake", choices=("mooncake", "nixl"))
     parser.add_argument("--tp", type=int, default=1, help="ranks of prefill and of decode")
     parser.add_argument("--pp", type=int, default=1, help="stages of prefill")
+    parser.add_argument("--timeout-s", type=int, help="D's waiting timeout (default 50, with --quick 12)")
     parser.add_argument("--stock-only", action="store_true", help="only show how stock behaves; writes no JSON")
     asked = parser.parse_args()
     return Settings(
@@ -94,7 +112,7 @@ def settings() -> Settings:
         backend=asked.backend,
         tp=asked.tp,
         pp=asked.pp,
-        timeout_s=12 if asked.quick else 50,
+        timeout_s=asked.timeout_s or (12 if asked.quick else 50),
         scenarios=QUICK if asked.quick else FULL,
         with_router=not asked.quick,
         ok_limit_s=8.0 if asked.quick else 75.0,

@@ -10,6 +10,7 @@ from typing import Any
 from tests.demo.figures import Measured, Told, told
 from tests.pair.answers import Answer
 from tests.pair.running import Pair
+from tests.pair.side import Role
 from tests.pair.traffic import Client, Order, Sent
 
 Tables = dict[str, Any]
@@ -67,14 +68,14 @@ class Stage:
         """P has begun the forward pass of that chunk."""
         await self.pair.events.wait_for("forward_began", rid=order.rid, count=chunk, limit_s=limit_s)
 
-    async def in_queue(self, queue: str, count: int, *, limit_s: float = 60.0) -> None:
-        """P's queue of that name (`bootstrap`, `inflight`) holds so many."""
+    async def in_queue(self, queue: str, count: int, *, role: Role = "prefill", limit_s: float = 60.0) -> None:
+        """P's queue of that name (`bootstrap`, `inflight`), or D's, holds at least so many."""
         async with asyncio.timeout(limit_s):
-            await self._until(lambda tables: tables[queue] == count)
+            await self._until(lambda tables: tables[queue] >= count, role)
 
-    async def _until(self, holds: Callable[[Tables], bool]) -> None:
+    async def _until(self, holds: Callable[[Tables], bool], role: Role = "prefill") -> None:
         while True:
-            if holds(await self.client.tables("prefill")):
+            if holds(await self.client.tables(role)):
                 return
             await asyncio.sleep(0.02)
 

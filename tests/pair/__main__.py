@@ -5,6 +5,7 @@ import signal
 from typing import NoReturn
 
 from tests.pair.progress import say
+from tests.pair.recipes import RECIPES
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
 
@@ -14,6 +15,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _leave)
     spec = PairSpec.of(
         sglang=options.sglang,
+        decode={"sglang": options.decode_sglang or options.sglang},
         backend=options.backend,
         plugin=options.plugin,
         tp=options.tp,
@@ -33,8 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     half = parser.add_mutually_exclusive_group()
     half.add_argument("--plugin", dest="plugin", action="store_true", default=True, help="with pd-sidecar (default)")
     half.add_argument("--stock", dest="plugin", action="store_false", help="sglang as it is")
-    parser.add_argument("--sglang", default="0.5.18")
-    parser.add_argument("--backend", default="mooncake")
+    parser.add_argument("--sglang", default="0.5.18", choices=RECIPES)
+    parser.add_argument("--decode-sglang", choices=RECIPES, help="decode's version, if it is another one")
+    parser.add_argument("--backend", default="mooncake", choices=("mooncake", "nixl"))
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--no-overlap", dest="overlap", action="store_false")
     parser.add_argument("--timeout-s", type=int, default=40, help="sglang's waiting and bootstrap timeouts")

@@ -28,6 +28,9 @@ ENGINE = (
 
 NIXL = ("nixl==1.5.1", "nixl-cu12==1.5.1")
 
+TRANSFORMERS_5_12 = ("transformers==5.12.1", "openai==2.6.1", "tokenizers==0.22.2", "compressed-tensors==0.18.0")
+TRANSFORMERS_5_19 = ("transformers==5.19.0", "tokenizers==0.23.2", "compressed-tensors==0.18.0", "sentencepiece==0.2.1")
+
 TESTS = ("sglang-router==0.3.2", "pytest>=8.3", "pytest-asyncio>=0.24")
 
 
@@ -56,10 +59,10 @@ RECIPES = {
     recipe.version: recipe
     for recipe in (
         Recipe("0.5.18", ("transformers==5.12.1", "openai==2.6.1"), ("xgrammar==0.2.1",)),
-        Recipe(
-            "0.5.23",
-            ("transformers==5.19.0", "openai==2.8.0", "tokenizers==0.23.2"),
-            ("xgrammar==0.2.7", "deepseek-recipe==0.2.0"),
-        ),
+        Recipe("0.5.19", TRANSFORMERS_5_12, ("xgrammar==0.2.1",)),
+        Recipe("0.5.20", TRANSFORMERS_5_12, ("xgrammar==0.2.1",)),
+        Recipe("0.5.21", (*TRANSFORMERS_5_12, "sentencepiece==0.2.1"), ("xgrammar==0.2.7",)),
+        Recipe("0.5.22", (*TRANSFORMERS_5_19, "openai==2.6.1"), ("xgrammar==0.2.7",)),
+        Recipe("0.5.23", (*TRANSFORMERS_5_19, "openai==2.8.0"), ("xgrammar==0.2.7", "deepseek-recipe==0.2.0")),
     )
 }

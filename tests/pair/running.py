@@ -1,25 +1,19 @@
 """A running pair: two engines, their sidecar's socket, the shim's events and controls. `running_pair` is the way in."""
 
-import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.pair.embedded import end_sidecar, sidecar_pid
+from tests.pair.embedded import sidecar_pid
 from tests.pair.engine import Engine
 from tests.pair.events import EventLog
-from tests.pair.paths import build_dir
-from tests.pair.ports import free_ports
+from tests.pair.ground import Ground, lay_ground
 from tests.pair.progress import say, step
 from tests.pair.router import Router
 from tests.pair.side import PairSpec
 from tests.pair.venvs import ensure_venv, nobody_installs
 from tests.pair.weights import ensure_model
-
-SIDECAR_IDLE_EXIT_S = 3
 
 
 @dataclass(frozen=True)
@@ -110,34 +104,33 @@ def running_pair(
 
 
 def _lay_out(spec: PairSpec, name: str, other: Engine | None, stack: ExitStack) -> Pair:
-    folder = build_dir() / "logs" / f"{name}-{time.strftime('%m%d-%H%M%S')}-{time.monotonic_ns() % 10**6}"
-    control = folder / "control"
-    control.mkdir(parents=True)
-    short = Path(tempfile.mkdtemp(prefix="pds-"))  # the path of a unix socket has 107 bytes
-    stack.callback(shutil.rmtree, short, ignore_errors=True)
-    socket = short / "s"
-    stack.callback(end_sidecar, socket, limit_s=SIDECAR_IDLE_EXIT_S + 7)
-    (admin_port,) = free_ports(1)
-    env = {
-        "PD_SHIM_EVENTS": str(folder / "events.jsonl"),
-        "PD_SHIM_CONTROL": str(control),
-        "PD_SIDECAR_SOCKET": str(socket),
-        "PD_SIDECAR_ADMIN": f"127.0.0.1:{admin_port}",
-        "PD_SIDECAR_IDLE_EXIT_S": str(SIDECAR_IDLE_EXIT_S),
-        "PD_SIDECAR_LOG_FILE": str(folder / "sidecar.log"),
-    }
-    prefill = Engine(spec.prefill, folder=folder, env=env)
-    decode = other or Engine(spec.decode, folder=folder, env=env)
-    router = Router(folder) if spec.router else None
+    ground = lay_ground(name, stack)
+    prefill = Engine(spec.prefill, folder=ground.folder, env=ground.env)
+    decode = other or Engine(spec.decode, folder=ground.folder, env=ground.env)
+    router = Router(ground.folder) if spec.router else None
+    servers = tuple(one for one in (prefill, decode, router) if one is not None and one is not other)
+    return pair_on(ground, spec, prefill, decode, router=router, servers=servers)
+
+
+def pair_on(
+    ground: Ground,
+    spec: PairSpec,
+    prefill: Engine,
+    decode: Engine,
+    *,
+    router: Router | None = None,
+    servers: tuple[Engine | Router, ...] = (),
+) -> Pair:
+    """Two servers as a pair. `ground` is what prefill stands on."""
     return Pair(
         spec=spec,
-        folder=folder,
+        folder=ground.folder,
         prefill=prefill,
         decode=decode,
         router=router,
-        servers=tuple(one for one in (prefill, decode, router) if one is not None and one is not other),
-        events=EventLog(folder / "events.jsonl"),
-        control=control,
-        socket=socket,
-        admin_port=admin_port,
+        servers=servers,
+        events=EventLog(ground.events),
+        control=ground.control,
+        socket=ground.socket,
+        admin_port=ground.admin_port,
     )

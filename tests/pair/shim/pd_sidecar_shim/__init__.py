@@ -4,13 +4,24 @@ The patches are plain assignments made while plugins load, before sglang applies
 hooks of every other plugin, whatever the order of loading: the log shows what really reached or left the engine.
 """
 
-import multiprocessing
+import sys
+from types import FrameType
 
 
 def register() -> None:
-    if multiprocessing.parent_process() is None:
-        return  # the HTTP process: the scheduler processes it spawns load plugins themselves
-    from pd_sidecar_shim import cpu, scheduling, sockets, stages, tables, transfers  # noqa: PLC0415 - these import the engine
+    if not _is_scheduler():
+        return  # the HTTP process, and from 0.5.22 the detokenizer too
+    from pd_sidecar_shim import cpu, scheduling, sockets, stages, tables, threads, transfers  # noqa: PLC0415 - these import the engine
 
-    for part in (cpu, stages, sockets, transfers, scheduling, tables):
+    for part in (cpu, stages, threads, sockets, transfers, scheduling, tables):
         part.apply()
+
+
+def _is_scheduler() -> bool:
+    """sglang loads plugins in several kinds of process; who calls says which one this is."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - the only way to it
+    while frame is not None:
+        if frame.f_code.co_name == "run_scheduler_process":
+            return True
+        frame = frame.f_back
+    return False

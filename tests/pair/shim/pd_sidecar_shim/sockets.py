@@ -10,7 +10,7 @@ from sglang.srt.utils import network
 from pd_sidecar_shim.journal import ROLE, note
 from pd_sidecar_shim.patching import wrap
 
-GUARDS = ("NixlMsgGuard", "MoriMsgGuard")
+GUARDS = ("NixlMsgGuard", "MoriMsgGuard", "KV_STATUS")
 
 
 def apply() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from sglang.srt.disaggregation.common import conn
 from sglang.srt.managers.scheduler import Scheduler
 
 from pd_sidecar_shim.journal import note
@@ -25,7 +26,8 @@ def _get_internal_state(original: Any, scheduler: Any, *args: Any, **kwargs: Any
 
 def _look(scheduler: Any) -> dict[str, Any]:
     mode = scheduler.disaggregation_mode.value
-    tables = {"mode": mode, "tp_rank": scheduler.ps.tp_rank, "pp_rank": scheduler.ps.pp_rank} | _pools(scheduler)
+    ranks = getattr(scheduler, "ps", None) or conn.get_parallel()  # since 0.5.21 they belong to the process
+    tables = {"mode": mode, "tp_rank": ranks.tp_rank, "pp_rank": ranks.pp_rank} | _pools(scheduler)
     if mode == "prefill":
         return tables | _prefill(scheduler)
     if mode == "decode":
@@ -69,9 +71,13 @@ def _decode(scheduler: Any) -> dict[str, Any]:
 
 
 def _rooms(manager: Any, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {str(room): _plain(entry) for room, entry in list(getattr(manager, name, {}).items())} for name in names
-    }
+    return {name: _plain_table(getattr(manager, name, {})) for name in names}
+
+
+def _plain_table(table: Any) -> dict[str, Any]:
+    """Since 0.5.22 a pipeline's statuses are in a store that cannot be listed; what it keeps of its own rank can."""
+    own = getattr(table, "_local_map", table)
+    return {str(room): _plain(entry) for room, entry in list(own.items())}
 
 
 def _plain(entry: Any) -> Any:

@@ -3,6 +3,7 @@
 Both are looked at for every write, in the transfer worker's own thread.
 """
 
+import importlib.util
 import itertools
 import os
 import time
@@ -19,15 +20,29 @@ _numbers = itertools.count(1)
 
 
 def apply() -> None:
-    wrap(MooncakeTransferEngine, "batch_transfer_sync", _transfer)
+    wrap(MooncakeTransferEngine, "batch_transfer_sync", _mooncake)
+    if importlib.util.find_spec("nixl") is not None:
+        from nixl._api import nixl_agent  # noqa: PLC0415 - not every venv has it
+
+        wrap(nixl_agent, "transfer", _nixl)
 
 
-def _transfer(original: Any, engine: Any, session: str, sources: list[int], *args: Any, **kwargs: Any) -> int:
+def _mooncake(original: Any, engine: Any, session: str, sources: list[int], *args: Any, **kwargs: Any) -> int:
     number = next(_numbers)
     note("write_began", number=number, session=session, blocks=len(sources))
     _while_held()
     result: int = -1 if _is_set("fail") else original(engine, session, sources, *args, **kwargs)
     note("write_ended", number=number, session=session, result=result)
+    return result
+
+
+def _nixl(original: Any, agent: Any, handle: Any, *args: Any, **kwargs: Any) -> str:
+    """Posting a write. Its end is polled for by the engine and not seen here."""
+    number = next(_numbers)
+    note("write_began", number=number)
+    _while_held()
+    result: str = "ERR" if _is_set("fail") else original(agent, handle, *args, **kwargs)
+    note("write_ended", number=number, result=result)
     return result
 
 

@@ -1,0 +1,85 @@
+"""Servers of several builds side by side. Launching costs most: prefill servers stay, decode servers take turns."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.matrix.cells import Build
+from tests.pair.engine import Engine
+from tests.pair.events import EventLog
+from tests.pair.ground import Ground, lay_ground
+from tests.pair.progress import step
+from tests.pair.running import Pair, pair_on
+from tests.pair.side import PairSpec, Role, Side
+from tests.pair.venvs import ensure_venv, nobody_installs
+from tests.pair.weights import ensure_model
+
+CHUNK = "4096"
+TIMEOUT_S = 12
+PREFILL_POOL = 40_000
+DECODE_POOL = 200_000
+
+
+@dataclass(frozen=True)
+class Server:
+    """Each stands on its own ground: its events and its sidecar are its own."""
+
+    build: Build
+    ground: Ground
+    engine: Engine
+    events: EventLog
+
+
+def ensure_builds(backend: str, versions: Sequence[str]) -> Path:
+    """Builds what is missing; the model that all serve."""
+    for version in sorted(set(versions)):
+        ensure_venv(version, nixl=backend == "nixl")
+    return ensure_model(versions[0])
+
+
+@contextmanager
+def running_servers(backend: str, role: Role, wanted: Sequence[Build], model: Path) -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        servers = [_server(backend, role, build, stack) for build in wanted]
+        stack.callback(_end, servers)
+        title = f"{backend} {role}: launching {', '.join(build.name for build in wanted)}"
+        with nobody_installs(build.version for build in wanted), step(title):
+            for server in servers:
+                server.engine.launch(model)
+            for server in servers:
+                server.engine.wait_healthy()
+        yield servers
+
+
+def _server(backend: str, role: Role, build: Build, stack: ExitStack) -> Server:
+    name = f"matrix-{backend}-{role}-{build.version}{'-plugin' if build.plugin else ''}"
+    ground = lay_ground(name, stack)
+    engine = Engine(side(backend, role, build), folder=ground.folder, env=ground.env, name=f"{role} {build.name}")
+    return Server(build, ground, engine, EventLog(ground.events))
+
+
+def side(backend: str, role: Role, build: Build) -> Side:
+    chunks = ("--chunked-prefill-size", CHUNK) if role == "prefill" else ()
+    return Side(
+        role=role,
+        sglang=build.version,
+        backend=backend,
+        plugin=build.plugin,
+        timeout_s=TIMEOUT_S,
+        max_total_tokens=PREFILL_POOL if role == "prefill" else DECODE_POOL,
+        args=("--sleep-on-idle", *chunks),
+    )
+
+
+def pair_of(prefill: Server, decode: Server) -> Pair:
+    spec = PairSpec(prefill.engine.side, decode.engine.side)
+    return pair_on(prefill.ground, spec, prefill.engine, decode.engine)
+
+
+def _end(servers: Sequence[Server]) -> None:
+    """What is left of requests is no concern of anybody: a stock server takes ten seconds to end in order."""
+    for server in servers:
+        server.engine.kill()
+    for server in servers:
+        server.engine.stop()
