@@ -107,63 +107,10 @@ class LastChunk:
             raise StoppedError
 
 
-def make_manager(context: zmq.Context[Any], transfers: Transfers, stop: threading.Event) -> Any:
-    """`MooncakeKVManager` in the prefill role, as its `__init__` leaves it less engine, registration and threads."""
-    manager = MooncakeKVManager.__new__(MooncakeKVManager)
+def common_state(context: zmq.Context[Any], stop: threading.Event) -> dict[str, Any]:
+    """What `CommonKVManager.__init__` leaves in the prefill role, less registration."""
     server_socket = context.socket(zmq.PULL)
     port = server_socket.bind_to_random_port("tcp://127.0.0.1")
-    vars(manager).update(
-        kv_args=SimpleNamespace(page_size=1, kv_data_ptrs=[1], kv_item_lens=[1], state_types=[], engine_rank=0),
-        kv_item_lens_sum=1,
-        state_item_lens_sum=0,
-        is_mla_backend=False,
-        is_hybrid_mla_backend=False,
-        _kv_replica_factor=1,
-        disaggregation_mode=DisaggregationMode.PREFILL,
-        attn_tp_size=1,
-        attn_tp_rank=0,
-        attn_cp_size=1,
-        attn_cp_rank=0,
-        attn_dp_rank=0,
-        pp_size=1,
-        pp_rank=0,
-        dcp_size=1,
-        dcp_rank=0,
-        bootstrap_host="127.0.0.1",
-        bootstrap_port=1,
-        local_ip="127.0.0.1",
-        rank_port=port,
-        server_socket=server_socket,
-        _zmq_ctx=context,
-        _socket_cache={},
-        _monitor_cache={},
-        _socket_send_locks={},
-        _socket_lock=threading.Lock(),
-        request_status={},
-        failure_records={},
-        failure_lock=threading.Lock(),
-        transfer_infos={},
-        req_to_decode_prefix_len={},
-        decode_kv_args_table={},
-        bootstrap_timeout=300,
-        enable_all_cp_ranks_for_transfer=False,
-        is_dummy_cp_rank=False,
-        enable_staging=False,
-        enable_trace=False,
-        session_failures=defaultdict(int),
-        failed_sessions=set(),
-        session_lock=threading.Lock(),
-        _staging_outstanding=defaultdict(int),
-        transfer_queues=[FastQueue()],
-        send_kvcache=transfers.send_kvcache,
-        send_aux=transfers.send_aux,
-        _get_dsa_cache_transfer_skip_flags=lambda _info: (False, False),
-        **SINCE_0_5_19,
-        _deferred_ack_targets={},
-        _deferred_ack_poisoned_rooms=set(),
-        state_layout_rejections={},
-        failed_session_probes={},
-    )
     receive = server_socket.recv_multipart
 
     def receive_until_stopped() -> list[bytes]:
@@ -173,6 +120,66 @@ def make_manager(context: zmq.Context[Any], transfers: Transfers, stop: threadin
         return receive()
 
     server_socket.recv_multipart = receive_until_stopped
+    return {
+        "kv_args": SimpleNamespace(page_size=1, kv_data_ptrs=[1], kv_item_lens=[1], state_types=[], engine_rank=0),
+        "kv_item_lens_sum": 1,
+        "state_item_lens_sum": 0,
+        "is_mla_backend": False,
+        "is_hybrid_mla_backend": False,
+        "_kv_replica_factor": 1,
+        "disaggregation_mode": DisaggregationMode.PREFILL,
+        "attn_tp_size": 1,
+        "attn_tp_rank": 0,
+        "attn_cp_size": 1,
+        "attn_cp_rank": 0,
+        "attn_dp_rank": 0,
+        "pp_size": 1,
+        "pp_rank": 0,
+        "dcp_size": 1,
+        "dcp_rank": 0,
+        "bootstrap_host": "127.0.0.1",
+        "bootstrap_port": 1,
+        "local_ip": "127.0.0.1",
+        "rank_port": port,
+        "server_socket": server_socket,
+        "_zmq_ctx": context,
+        "_socket_cache": {},
+        "_monitor_cache": {},
+        "_socket_send_locks": {},
+        "_socket_lock": threading.Lock(),
+        "request_status": {},
+        "failure_records": {},
+        "failure_lock": threading.Lock(),
+        "transfer_infos": {},
+        "req_to_decode_prefix_len": {},
+        "decode_kv_args_table": {},
+        "bootstrap_timeout": 300,
+        "enable_all_cp_ranks_for_transfer": False,
+        "is_dummy_cp_rank": False,
+        "enable_staging": False,
+        "enable_trace": False,
+        "_staging_outstanding": defaultdict(int),
+        **SINCE_0_5_19,
+        "_deferred_ack_targets": {},
+        "_deferred_ack_poisoned_rooms": set(),
+    }
+
+
+def make_manager(context: zmq.Context[Any], transfers: Transfers, stop: threading.Event) -> Any:
+    """`MooncakeKVManager` in the prefill role, as its `__init__` leaves it less engine, registration and threads."""
+    manager = MooncakeKVManager.__new__(MooncakeKVManager)
+    vars(manager).update(
+        common_state(context, stop),
+        session_failures=defaultdict(int),
+        failed_sessions=set(),
+        session_lock=threading.Lock(),
+        transfer_queues=[FastQueue()],
+        send_kvcache=transfers.send_kvcache,
+        send_aux=transfers.send_aux,
+        _get_dsa_cache_transfer_skip_flags=lambda _info: (False, False),
+        state_layout_rejections={},
+        failed_session_probes={},
+    )
     return manager
 
 
