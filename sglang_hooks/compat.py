@@ -93,7 +93,7 @@ class Findings:
 
 def survey() -> Findings:
     """Looks at the installed sglang. Imports the modules of all hook points."""
-    verdicts = {point.name: verdict_of(point) for point in HOOK_POINTS}
+    verdicts = {point.name: verdict_of(point) for point in all_points()}
     parts: dict[str, Any] = {}
     for name, target in ENGINE_PARTS.items():
         found = _resolve(target)
@@ -101,6 +101,15 @@ def survey() -> Findings:
         parts[name] = found
     complete = all(verdict == FOUND for verdict in verdicts.values())
     return Findings(verdicts, EngineParts(**parts) if complete else None)
+
+
+def all_points() -> tuple[HookPoint, ...]:
+    """Those that every supported sglang has, and of the others those that are there."""
+    from sglang_hooks.hooks.refusals import REFUSAL_POINTS, WAITING_TIMEOUT  # noqa: PLC0415 - they build on this module
+    from sglang_hooks.hooks.tokenizer import TOKENIZER_POINTS  # noqa: PLC0415
+
+    found = tuple(point for point in (WAITING_TIMEOUT,) if verdict_of(point) == FOUND)
+    return (*HOOK_POINTS, *REFUSAL_POINTS, *TOKENIZER_POINTS, *found)
 
 
 def verdict_of(point: HookPoint) -> str:

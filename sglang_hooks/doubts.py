@@ -1,5 +1,5 @@
-"""Handshakes for a room that has ended, kept from the engine while the tokenizer process is asked: do they come late, or
-has it accepted a new request with that room meanwhile? Pure.
+"""Handshakes for a room that has ended, kept from the engine while the tokenizer process is asked: do they come late,
+or has it accepted a new request with that room meanwhile? Pure.
 """
 
 from collections import OrderedDict

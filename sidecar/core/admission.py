@@ -91,9 +91,7 @@ def _queries(facts: list[RoomQueried]) -> list[RoomQueried]:
 
 
 def _words_of_tokenizers(facts: list[OfTokenizer]) -> list[OfTokenizer]:
-    return [
-        fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and len(fact.cause) <= TEXT_LIMIT
-    ]
+    return [fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and len(fact.cause) <= TEXT_LIMIT]
 
 
 PLAUSIBLE: dict[type[Fact], Callable[[list[Any]], list[Any]]] = {
