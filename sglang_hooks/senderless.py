@@ -198,15 +198,23 @@ class Senderless:
             self._book.counts.refusals_of_others += 1
             return
         ended = table.split_early(word.room, word.refused_until_s)
-        has_rest = table.find_early(word.room) is not None
-        if has_rest and not word.accepted_at_s:
+        rest = table.find_early(word.room)
+        if rest is not None and not word.accepted_at_s:
             self._ask(word.room)
-        if ended is None and not has_rest and not word.accepted_at_s:
+        if rest is not None and ended is not None:
+            self._tell_anew(rest)
+        if ended is None and rest is None and not word.accepted_at_s:
             is_news = not table.has_ended(word.room, now=self._book.clock())
             ended = table.senderless(word.room) if is_news else None
         if ended is not None:
             ended.opened_at_s, ended.at_door = word.refused_until_s, True
             self._conclude(ended, word.cause, word.http_status)
+
+    def _tell_anew(self, rest: Life) -> None:
+        """The sidecar knows them in a life that ends now, and must know better before it hears of that."""
+        for endpoint, joined in list(rest.endpoints.items()):
+            rest.join(endpoint, joined.session, seq=self._book.seq(), at_s=joined.at_s)
+            self._book.emitter.post(facts.handshake_fact(rest, endpoint))
 
     def _conclude(self, life: Life, cause: str, http_status: int) -> None:
         book = self._book
