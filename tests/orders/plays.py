@@ -145,9 +145,9 @@ class Play:
     def _steps_of(self, use: Use) -> Iterator[Step]:
         if not use.is_sent:
             yield lambda: self._send(use)
-        if use.fate is Fate.ABORTED and use.is_sent and all("abort" not in orders for orders in self._orders):
-            if not use.done_at:
-                yield self._abort
+        is_told = bool(use.done_at) or any("abort" in orders for orders in self._orders)
+        if use.fate is Fate.ABORTED and use.is_sent and not is_told:
+            yield self._abort
         if not use.has_shaken and (use.is_sent or not self._room_may_be_ended):
             yield lambda: self._shake(use)
 

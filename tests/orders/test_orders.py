@@ -114,7 +114,7 @@ def those_who_stay_keep_their_number(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_acceptance_leaves_the_end_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LifeTable, "accept", lambda _self, _room, *, now: None)  # noqa: ARG005
+    patch.setattr(LifeTable, "accept", lambda _self, _room, *, now: None)
 
 
 def the_sidecar_keeps_refusals_to_itself(patch: pytest.MonkeyPatch) -> None:
