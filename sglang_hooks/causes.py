@@ -2,6 +2,7 @@
 
 GENERIC = "prefill gave the request up"
 SIBLING_DIED = "another prefill rank died"
+REFUSED = "prefill refused the request"
 
 LIMIT = 1_000
 """Characters of a cause that travel."""

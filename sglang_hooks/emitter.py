@@ -6,20 +6,33 @@ scheduler computes.
 """
 
 import contextlib
-import os
 import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable
 
 from msgspec import structs
 
 from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import note_fault
+from sglang_hooks.source import Source
+from sglang_hooks.wake import Wake
 from sidecar.errors import WireError
-from sidecar.model import PROTOCOL, Accepted, Fact, HandedOff, Hello, Refusal, Reply, Settled, SiblingDied, Welcome
+from sidecar.model import (
+    PROTOCOL,
+    Accepted,
+    Fact,
+    HandedOff,
+    Refusal,
+    Reply,
+    RoomEnded,
+    RoomQuery,
+    Settled,
+    SiblingDied,
+    TokenizerJoined,
+    Welcome,
+)
 from sidecar.wire.ingress import FrameReader, encode, reply_reader
 
 UNSENT_LIMIT = 32_768
@@ -34,26 +47,12 @@ RETRY_LAST_S = 2.0
 WRITE_LIMIT_S = 0.005
 
 
-class Source(Protocol):
-    """What the emitter asks of its rank."""
-
-    def hello(self) -> Hello: ...
-
-    def replay(self) -> Iterable[Fact]:
-        """All that still lives, oldest first. Called with the lock held."""
-
-    def handed_off(self, reply: HandedOff) -> None: ...
-
-    def sibling_died(self) -> None: ...
-
-    def settled(self, reply: Settled) -> None: ...
-
-
 class Emitter:
     def __init__(self, *, path: str, source: Source, lock: threading.Lock, on_absent: Callable[[], str | None]) -> None:
-        """`lock` guards the queue and is the rank's. `on_absent` is called when nobody serves `path`; it may start
-        a sidecar and answers why it could not."""
+        """`lock` guards the queue and is the source's. `on_absent` is called when nobody serves `path`; it may start
+        a sidecar and answers why it could not. `hears_refusals`: the sidecar's last welcome."""
         self.traffic = Traffic()
+        self.hears_refusals = False
         self._path = path
         self._source = source
         self._lock = lock
@@ -62,7 +61,7 @@ class Emitter:
         self._sending = threading.Lock()
         self._part = b""
         self._socket: socket.socket | None = None
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake = Wake()
         self._given_up = False
         self._overflowed = False
         self._unsent_limit = UNSENT_LIMIT
@@ -75,7 +74,7 @@ class Emitter:
 
     def stop(self, *, limit_s: float) -> None:
         self._stopping.set()
-        self._wake()
+        self._wake.ring()
         self._thread.join(limit_s)
 
     def post(self, fact: Fact) -> None:
@@ -86,7 +85,7 @@ class Emitter:
             self._overflowed = True
             self.traffic.facts_dropped += len(self._unsent) + 1
             self._unsent.clear()
-            self._wake()
+            self._wake.ring()
             return
         self._unsent.append(encode(fact))
 
@@ -101,7 +100,7 @@ class Emitter:
             finally:
                 self._sending.release()
             if not took_all:
-                self._wake()
+                self._wake.ring()
                 return
 
     def flush_or_break(self) -> None:
@@ -131,7 +130,7 @@ class Emitter:
         self.traffic.last_failure = "the sidecar did not take a Success in time"
         with contextlib.suppress(OSError):
             stream.shutdown(socket.SHUT_RDWR)
-        self._wake()
+        self._wake.ring()
 
     def _send_some(self) -> bool:
         stream = self._socket
@@ -161,10 +160,6 @@ class Emitter:
                 break
         self.traffic.facts_sent += len(frames)
         return b"".join(frames)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it is awake already
-            os.write(self._wake_write, b"\0")
 
     def _run(self) -> None:
         delay_s = RETRY_FIRST_S
@@ -220,11 +215,12 @@ class Emitter:
                 raise WireError("the sidecar closed the stream before its welcome")
             replies = list(reader.feed(received))
             match replies:
-                case [Welcome(protocol=protocol), *rest]:
+                case [Welcome(protocol=protocol, hears_refusals=hears_refusals), *rest]:
                     if protocol != PROTOCOL:
                         raise WireError(
                             f"the sidecar speaks protocol {protocol}, this plugin {PROTOCOL}: upgrade the older one"
                         )
+                    self.hears_refusals = hears_refusals
                     return rest
                 case [Refusal(reason=reason), *_]:
                     self.traffic.refusals += 1
@@ -254,20 +250,16 @@ class Emitter:
 
     def _serve(self, stream: socket.socket, reader: FrameReader[Reply]) -> None:
         poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._wake.descriptor, select.POLLIN)
         while not (self._stopping.is_set() or self._given_up or self._overflowed):
             wanted = select.POLLIN | (select.POLLOUT if self._unsent or self._part else 0)
             poll.register(stream, wanted)
             for descriptor, events in poll.poll():
-                if descriptor == self._wake_read:
-                    self._drain_wakes()
+                if descriptor == self._wake.descriptor:
+                    self._wake.silence()
                 elif events & ~select.POLLOUT and not self._receive(stream, reader):
                     return
             self.flush()
-
-    def _drain_wakes(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_read, 4096)
 
     def _receive(self, stream: socket.socket, reader: FrameReader[Reply]) -> bool:
         try:
@@ -298,6 +290,8 @@ class Emitter:
                 self._source.settled(reply)
             case SiblingDied():
                 self._source.sibling_died()
+            case RoomEnded() | RoomQuery() | TokenizerJoined():
+                self._source.heard(reply)
             case Refusal(reason=reason):
                 self.traffic.refusals += 1
                 self.traffic.last_failure = reason

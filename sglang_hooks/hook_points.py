@@ -12,6 +12,7 @@ PREFILL = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin
 BOOTSTRAP_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
 PIPELINE = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,17 @@ HOOK_POINTS = (
     HookPoint("prefill_chunk", f"{PREFILL}.process_prefill_chunk", ("self", "last_batch", "running_batch")),
     HookPoint("pop_bootstrapped", f"{BOOTSTRAP_QUEUE}.pop_bootstrapped", ("self",)),
     HookPoint("pp_transferred", f"{PIPELINE}._pp_pd_get_prefill_transferred_ids", ("self",)),
+    HookPoint("arrival", f"{SCHEDULER}.handle_generate_request", ("self", "recv_req")),
+    HookPoint("queueing", f"{SCHEDULER}._add_request_to_queue", ("self", "req", "is_retracted")),
+    # 0.5.18, 0.5.19
+    HookPoint(
+        "waiting_timeout", f"{SCHEDULER}._abort_on_waiting_timeout", ("self",), purpose="request_that_waits_too_long"
+    ),
+    # from 0.5.20: it comes as an abort; looked at only
+    HookPoint("timeout_aborts", f"{SCHEDULER}._poll_timeout_aborts", ("self",), purpose="request_that_waits_too_long"),
+    HookPoint("tokenizer_init", f"{TOKENIZER}.__init__", ("self", "server_args", "port_args")),
+    HookPoint("tokenizer_request", f"{TOKENIZER}.generate_request", ("self", "obj", "request")),
+    HookPoint("tokenizer_dispatch", f"{TOKENIZER}._dispatch_to_scheduler", ("self", "obj")),
 )
 
 BACKENDS = {

@@ -4,10 +4,12 @@ Pure: no locks, clock or sockets. `Rank` guards it with one lock and turns its a
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
+from sglang_hooks.life import Joined, Life, Verdict
 from sidecar.model import DecodeEndpoint
+
+__all__ = ["EVICTED_CAUSE", "Joined", "Life", "LifeTable", "Losses", "Tombstone", "Verdict"]
 
 OPEN_LIMIT = 65_536
 EARLY_LIMIT = 65_536
@@ -15,78 +17,6 @@ RECORD_LIMIT = 4_096
 TOMBSTONE_LIMIT = 262_144
 
 EVICTED_CAUSE = "ended at prefill; the cause is no longer known"
-
-
-class Verdict(Enum):
-    """What all ranks agreed on for an ending life. Sticky: under PP the engine polls twice."""
-
-    FAILED = "failed"
-    SUCCESS = "success"
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The last handshake of an endpoint in a life: its session, and the number of the fact that told it."""
-
-    session: str
-    seq: int
-
-
-@dataclass(eq=False, slots=True)
-class Life:
-    """One request at this rank, from its sender to its end. Before that it may be *early*: only decode has it.
-
-    `put` and `finished` count transfer chunks (FastQueue): drained means that a transfer worker has finished all
-    that were put. `succeeded` is this rank's own Success, pushed to decode by stock. `ending` is set before the end
-    is final, `concluded` when it is. `owed` are the endpoints the sidecar has not reported settled, `handed_off` those
-    of them for which its last word is that the notice has left it; `previous` is the room's last life if that one
-    failed. `early_since_s`: when decode came before prefill's request, else 0. `released`: the engine has cleared the
-    sender; all that is missing for the end is the drain.
-    """
-
-    room: int
-    number: int
-    opened_seq: int = 0
-    concluded_seq: int = 0
-    endpoints: dict[DecodeEndpoint, Joined] = field(default_factory=dict)
-    owed: set[DecodeEndpoint] = field(default_factory=set)
-    handed_off: set[DecodeEndpoint] = field(default_factory=set)
-    previous: int | None = None
-    early_since_s: float = 0.0
-    put: int = 0
-    finished: int = 0
-    ending: bool = False
-    ending_since_s: float = 0.0
-    cause: str = ""
-    succeeded: bool = False
-    verdict: Verdict | None = None
-    released: bool = False
-    concluded: bool = False
-    drained_in_time: bool = True
-    concluded_at_s: float = 0.0
-
-    @property
-    def is_drained(self) -> bool:
-        return self.finished >= self.put
-
-    def join(self, endpoint: DecodeEndpoint, session: str, *, seq: int = 0) -> None:
-        self.endpoints[endpoint] = Joined(session, seq)
-        self.owed.add(endpoint)
-        self.handed_off.discard(endpoint)
-
-    def note_hand_off(self, endpoint: DecodeEndpoint, seq: int, *, stands: bool) -> None:
-        """Of the notice for the handshake of that number: a newer one has not been answered by it."""
-        joined = self.endpoints.get(endpoint)
-        if joined is not None and joined.seq == seq and stands:
-            self.handed_off.add(endpoint)
-        elif joined is not None and joined.seq == seq:
-            self.handed_off.discard(endpoint)
-
-    def settle(self, endpoint: DecodeEndpoint, seq: int) -> None:
-        """For handshakes up to that number, 0: whatever the last one was."""
-        joined = self.endpoints.get(endpoint)
-        if joined is None or seq == 0 or joined.seq <= seq:
-            self.owed.discard(endpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +58,7 @@ class LifeTable:
 
     def open(self, room: int) -> Life:
         life = self._early.pop(room, None) or self._next_life(room)
-        life.previous = self._forget_end(room)
+        life.previous = self._forget_end(room) or life.previous
         self._open.pop(room, None)
         self._open[room] = life
         if len(self._open) > OPEN_LIMIT:
@@ -167,8 +97,43 @@ class LifeTable:
             if len(self._early) > EARLY_LIMIT:
                 self._early.popitem(last=False)
                 self.losses.early_evicted += 1
-        life.join(endpoint, session, seq=seq)
+        life.join(endpoint, session, seq=seq, at_s=now)
         return life
+
+    def find_early(self, room: int) -> Life | None:
+        return self._early.get(room)
+
+    def accept(self, room: int, *, now: float) -> None:
+        """A new request with that ended room is on its way here: the room is early again."""
+        previous = self._forget_end(room)
+        life = self._early.get(room)
+        if life is None:
+            life = self._early[room] = self._next_life(room)
+            life.early_since_s = now
+        life.previous = previous or life.previous
+
+    def split_early(self, room: int, until_s: float) -> Life | None:
+        """The early life as far as its endpoints came up to then, taken out. Those that came later stay, in a life of
+        a new number."""
+        life = self._early.get(room)
+        if life is None:
+            return None
+        later = {endpoint: joined for endpoint, joined in life.endpoints.items() if joined.at_s > until_s}
+        if len(later) == len(life.endpoints) and later:
+            return None
+        del self._early[room]
+        if later:
+            rest = self._early[room] = self._next_life(room)
+            rest.early_since_s, rest.previous = life.early_since_s, life.number
+            for endpoint, joined in later.items():
+                rest.join(endpoint, joined.session, seq=joined.seq, at_s=joined.at_s)
+                del life.endpoints[endpoint]
+                life.owed.discard(endpoint)
+        return life
+
+    def senderless(self, room: int) -> Life:
+        """A life for a request that has ended before decode came."""
+        return self._next_life(room)
 
     def leave_early(self, room: int, endpoint: DecodeEndpoint) -> Life | None:
         """The life that the endpoint gave up, if it was in an early one."""
@@ -239,7 +204,7 @@ class LifeTable:
 
     def _keep_record(self, life: Life) -> None:
         self._records[life.number] = life
-        if life.room not in self._open:
+        if life.room not in self._open and life.room not in self._early:
             self._last_end[life.room] = life
         if len(self._records) > self._record_limit:
             oldest = self._drop_oldest_record()

@@ -23,10 +23,13 @@ from sglang_hooks.hooks.manager import (
 from sglang_hooks.hooks.parking import ParkingHooks
 from sglang_hooks.hooks.pipeline import PipelineHooks
 from sglang_hooks.hooks.queue import ChunkCount
+from sglang_hooks.hooks.refusals import RefusalHooks
 from sglang_hooks.hooks.scheduler import SchedulerHooks
 from sglang_hooks.hooks.sender import around_abort, around_clear, around_init
+from sglang_hooks.hooks.tokenizer import TokenizerHooks
 from sglang_hooks.rank import Rank
 from sglang_hooks.settings import Settings, read_settings
+from sglang_hooks.whole_engine import engine_name_at_rank, mark_engine
 from sidecar.model import PROTOCOL, Hello
 
 logger = logging.getLogger("pd_sidecar")
@@ -45,6 +48,7 @@ def install() -> None:
     if findings.parts is None:
         logger.warning("pd-sidecar: stands down, this sglang lacks what it hooks: %s", findings.missing)
         return
+    mark_engine(os.environ)
     Plugin(settings=settings, findings=findings, parts=findings.parts).register_hooks()
 
 
@@ -57,6 +61,8 @@ class Plugin:
         self._pipeline = PipelineHooks()
         self._parking = ParkingHooks(parts)
         self._scheduler = SchedulerHooks(parts, self._pipeline, self._parking)
+        self._refusals = RefusalHooks()
+        self._tokenizer = TokenizerHooks(settings=settings, sglang=parts.version, verdicts=findings.verdicts)
 
     def register_hooks(self) -> None:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - only inside an engine
@@ -92,12 +98,15 @@ class Plugin:
             "pp_transferred": scheduler.around_inflight,
             "prefill_chunk": self._pipeline.around_prefill_chunk,
             "pop_bootstrapped": self._pipeline.around_pop_bootstrapped,
+            **self._refusals.around_hooks(),
+            **self._tokenizer.around_hooks(),
         }
 
     def after_hooks(self) -> dict[str, Callable[..., None]]:
         return {
             "manager_init": self.after_manager_init,
             "internal_state": self._scheduler.after_internal_state,
+            **self._tokenizer.after_hooks(),
         }
 
     @contained(otherwise=None)
@@ -138,7 +147,7 @@ class Plugin:
         return Hello(
             protocol=PROTOCOL,
             process=uuid.uuid4().hex,
-            engine=f"{manager.bootstrap_host}:{manager.bootstrap_port}/{os.getppid()}",
+            engine=engine_name_at_rank(manager.bootstrap_host, manager.bootstrap_port),
             role="prefill",
             prefill_rank=prefill_rank,
             tp_rank=manager.attn_tp_rank,

@@ -4,19 +4,19 @@ A change of the table and the fact that tells it are one step under the lock, so
 sending comes after the lock. Called from the scheduler thread, the bootstrap thread and the transfer workers.
 """
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, assert_never
 
 from msgspec import structs
 
 from sglang_hooks import causes, facts
 from sglang_hooks.contain import FAULTS
 from sglang_hooks.emitter import Emitter
-from sglang_hooks.lives import Life, LifeTable, Verdict
-from sglang_hooks.rank_counts import RankCounts
+from sglang_hooks.lives import Life
+from sglang_hooks.rank_book import RankBook
+from sglang_hooks.senderless import Senderless
 from sidecar.model import (
     DecodeAborted,
     DecodeAcknowledged,
@@ -26,10 +26,12 @@ from sidecar.model import (
     Goodbye,
     HandedOff,
     Hello,
-    RoomConcluded,
+    RoomEnded,
     RoomOpened,
+    RoomQuery,
     Settled,
     TerminalStatus,
+    TokenizerJoined,
 )
 
 EARLY_REPEAT_AFTER_S = 60.0
@@ -37,7 +39,7 @@ EARLY_REPEAT_AFTER_S = 60.0
 this long is told in full again."""
 
 
-class Rank:
+class Rank(RankBook):
     def __init__(
         self,
         *,
@@ -48,15 +50,11 @@ class Rank:
         on_absent: Callable[[], str | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counts = RankCounts()
-        self.lock = threading.Lock()
-        self.table = LifeTable(ttl_s=record_ttl_s)
+        super().__init__(record_ttl_s=record_ttl_s, drain_timeout_s=drain_timeout_s, clock=clock)
         self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
-        self._hello = structs.replace(hello, hears_hand_offs=True)
-        self._drain_timeout_s = drain_timeout_s
-        self._clock = clock
+        self.senderless = Senderless(self)
+        self._hello = structs.replace(hello, hears_hand_offs=True, hears_refusals=True)
         self.backend = hello.backend
-        self.last_seq = 0
 
     # -- the emitter's questions
 
@@ -65,7 +63,7 @@ class Rank:
 
     def replay(self) -> Iterator[Fact]:
         """The lock is held."""
-        return facts.replay(self.table, now=self._clock())
+        return facts.replay(self.table, now=self.clock())
 
     def handed_off(self, reply: HandedOff) -> None:
         with self.lock:
@@ -79,6 +77,17 @@ class Rank:
             if life is not None and life.concluded:
                 life.settle(reply.endpoint, reply.seq)
 
+    def heard(self, reply: RoomEnded | RoomQuery | TokenizerJoined) -> None:
+        match reply:
+            case TokenizerJoined():
+                self.senderless.tokenizer_joined()
+            case RoomEnded():
+                self.senderless.judge(reply)
+            case RoomQuery():
+                pass  # for tokenizer processes
+            case _:
+                assert_never(reply)
+
     # -- a life's way
 
     def open(self, room: int) -> Life:
@@ -86,49 +95,42 @@ class Rank:
         nobody is owed anything. At once if something may still be owed for an older life."""
         with self.lock:
             life = self.table.open(room)
-            life.opened_seq = self._seq()
+            life.opened_seq, life.opened_at_s = self.seq(), self.clock()
             self.emitter.post(RoomOpened(life.opened_seq, room, life.number))
-            is_stale = life.early_since_s > 0 and self._clock() - life.early_since_s >= EARLY_REPEAT_AFTER_S
+            is_stale = life.early_since_s > 0 and self.clock() - life.early_since_s >= EARLY_REPEAT_AFTER_S
             for endpoint in life.endpoints if is_stale else ():
                 self.emitter.post(facts.handshake_fact(life, endpoint))
         if is_stale or life.previous is not None:
             self.emitter.flush()
         return life
 
-    def meet(self, room: int, endpoint: DecodeEndpoint, session: str) -> bool:
-        """A non-dummy decode endpoint sent its metadata. Answers whether the room is past it, so that stock must
-        not see it."""
-        with self.lock:
-            life = self.table.find_open(room)
-            if life is None:
-                life = self.table.last_end(room, now=self._clock())
-            if life is None or life.succeeded:
-                life = self.table.meet_early(room, endpoint, session, seq=self._seq(), now=self._clock())
-            else:
-                if life.concluded:
-                    self.counts.late_handshakes += 1
-                    self.emitter.post(self._conclusion(life, TerminalStatus.FAILED))
-                life.join(endpoint, session, seq=self._seq())
-            self.emitter.post(facts.handshake_fact(life, endpoint))
-        self.emitter.flush()
-        return life.ending
+    def meet(self, room: int, endpoint: DecodeEndpoint, session: str, frames: Sequence[bytes] = ()) -> bool:
+        """A non-dummy decode endpoint sent its metadata. Answers whether stock must not see the message: the room is
+        past it, or it is held until that is known."""
+        return self.senderless.meet(room, endpoint, session, frames)
+
+    def meet_dummy(self, room: int, frames: Sequence[bytes]) -> bool:
+        """The same for a dummy endpoint: nobody is told, but nothing may be rebuilt either."""
+        return self.senderless.meet(room, None, "", frames)
 
     def is_late(self, room: int) -> bool:
-        """For messages of dummy endpoints: nobody is told, but nothing may be rebuilt either."""
+        """Nothing may be rebuilt for the room: it has ended, or ends."""
         with self.lock:
-            life = self.table.find_open(room)
-            if life is not None:
-                return life.ending and not life.succeeded
-            return self.table.has_ended(room, now=self._clock())
+            return self.is_past(room)
+
+    def refuse(self, room: int, cause: str, http_status: int = 0) -> None:
+        """The scheduler refused a request with that room before it had a sender."""
+        self.senderless.refuse(room, cause, http_status)
 
     def decode_aborted(self, room: int, endpoint: DecodeEndpoint) -> bool:
         """Decode gave the room up. Answers whether the message is about an older life and must not fail the open
         one."""
         with self.lock:
+            self.senderless.doubts.give_up(room, endpoint)
             life = self.table.find_open(room)
             guard = False
             if life is None:
-                life = self.table.last_end(room, now=self._clock()) or self.table.leave_early(room, endpoint)
+                life = self.table.last_end(room, now=self.clock()) or self.table.leave_early(room, endpoint)
                 if life is None:
                     return False
                 number = life.number
@@ -143,13 +145,13 @@ class Rank:
                 number = life.previous
                 if (older := self.table.find(room, number)) is not None:
                     older.owed.discard(endpoint)
-            self.emitter.post(DecodeAborted(self._seq(), room, number, endpoint))
+            self.emitter.post(DecodeAborted(self.seq(), room, number, endpoint))
         self.emitter.flush()
         return guard
 
     def registered(self, endpoint: DecodeEndpoint, session: str, frames: int) -> None:
         with self.lock:
-            self.emitter.post(DecodeRegistered(self._seq(), endpoint, session, frames))
+            self.emitter.post(DecodeRegistered(self.seq(), endpoint, session, frames))
         self.emitter.flush()
 
     def decode_acknowledged(self, room: int, endpoint: DecodeEndpoint) -> None:
@@ -161,7 +163,7 @@ class Rank:
                 return
             if (life := self.table.find(room, number)) is not None:
                 life.owed.discard(endpoint)
-            self.emitter.post(DecodeAcknowledged(self._seq(), room, number, endpoint))
+            self.emitter.post(DecodeAcknowledged(self.seq(), room, number, endpoint))
         self.emitter.flush()
 
     def begin_end(self, life: Life, cause: str) -> bool:
@@ -170,7 +172,7 @@ class Rank:
         with self.lock:
             if life.ending:
                 return False
-            life.ending, life.ending_since_s = True, self._clock()
+            life.ending, life.ending_since_s = True, self.clock()
             life.cause = life.cause or causes.shortened(cause)
             return True
 
@@ -185,7 +187,7 @@ class Rank:
             if life.succeeded or life.concluded:
                 return
             life.succeeded = True
-            self.emitter.post(self._conclusion(life, TerminalStatus.SUCCESS))
+            self.emitter.post(self.conclusion(life, TerminalStatus.SUCCESS))
         self.emitter.flush_or_break()
 
     def release(self, life: Life, cause: str) -> None:
@@ -193,7 +195,7 @@ class Rank:
         self.begin_end(life, cause)
         with self.lock:
             life.released = True
-            self._conclude_if_drained(life)
+            self.conclude_if_drained(life)
         self.emitter.flush()
 
     def sibling_died(self) -> None:
@@ -204,6 +206,7 @@ class Rank:
             unfinished = self.table.take_unfinished()
         for life in unfinished:
             self.release(life, causes.SIBLING_DIED)
+        self.senderless.judge_all()
 
     def is_superseded(self, life: Life) -> bool:
         """A newer life of the same room is open: the engine's tables belong to that one."""
@@ -216,52 +219,22 @@ class Rank:
             newer = self._newer(life)
             return newer is not None and endpoint in newer.endpoints
 
-    # -- drain
-
-    def chunk_put(self, room: int) -> Life | None:
-        with self.lock:
-            life = self.table.find_open(room)
-            if life is not None:
-                life.put += 1
-            return life
-
-    def chunk_finished(self, life: Life) -> None:
-        with self.lock:
-            life.finished += 1
-            concluded = life.released and self._conclude_if_drained(life)
-        if concluded:
-            self.emitter.flush()
-
-    def is_quiet(self, life: Life) -> bool:
-        """Nothing of the life is queued or being written at this rank, or the drain timeout has passed."""
-        if life.is_drained:
-            return True
-        if self._clock() - life.ending_since_s < self._drain_timeout_s:
-            return False
-        self.doubt_drain(life)
-        return True
-
-    def doubt_drain(self, life: Life) -> None:
-        """It cannot be shown that nothing of the life is being written: only a decode that holds its pages may be
-        told."""
-        with self.lock:
-            if life.drained_in_time:
-                life.drained_in_time = False
-                self.counts.undrained_lives += 1
-
     # -- the engine's tables
 
     def purge_if_ended(self, room: int, purge: Callable[[], bool]) -> bool:
-        """Runs `purge` if the room has ended and no life of it is open, and passes on its answer."""
+        """Runs `purge` if the room has ended and no life of it is open, and passes on its answer. Not while the engine
+        has a message for that room in hand: it will be purged after it."""
         with self.lock:
-            return self.table.has_ended(room, now=self._clock()) and purge()
+            if self.senderless.in_hand == room:
+                return False
+            return self.table.has_ended(room, now=self.clock()) and purge()
 
     def say_goodbye(self, *, limit_s: float) -> None:
         """At an orderly end, so that it is no news. With a request still here there is no goodbye: decode is then told
         by our death, as it must be."""
         with self.lock:
-            if self.table.is_quiet(now=self._clock()):
-                self.emitter.post(Goodbye(self._seq()))
+            if self.table.is_quiet(now=self.clock()) and not len(self.senderless.doubts):
+                self.emitter.post(Goodbye(self.seq()))
         self.emitter.flush()
         self.emitter.stop(limit_s=limit_s)
 
@@ -272,28 +245,12 @@ class Rank:
                 "stream": asdict(self.emitter.traffic),
                 "counts": asdict(self.counts),
                 "lives": self.table.counts(),
+                "doubts": len(self.senderless.doubts),
                 "losses": asdict(self.table.losses),
                 "faults": dict(FAULTS),
             }
 
-    # -- facts; the lock is held
-
-    def _conclude_if_drained(self, life: Life) -> bool:
-        if life.concluded or not (life.succeeded or life.is_drained or not life.drained_in_time):
-            return False
-        life.concluded = True
-        life.concluded_at_s = self._clock()
-        if life.verdict is None:
-            life.verdict = Verdict.SUCCESS if life.succeeded else Verdict.FAILED
-        self.table.close(life, now=life.concluded_at_s)
-        if not life.succeeded:
-            self.counts.told_lives += 1
-            self.emitter.post(self._conclusion(life, TerminalStatus.FAILED))
-        return True
-
-    def _conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
-        life.concluded_seq = life.concluded_seq or self._seq()
-        return facts.conclusion_fact(life, status, at_s=self._clock())
+    # -- the lock is held
 
     def _newer(self, life: Life) -> Life | None:
         found = self.table.find_open(life.room)
@@ -303,9 +260,7 @@ class Rank:
         life = self.table.find_open(room)
         if life is not None:
             return life.previous
-        life = self.table.last_end(room, now=self._clock())
+        life = self.table.last_end(room, now=self.clock())
+        if life is None and (early := self.table.find_early(room)) is not None:
+            return early.previous
         return None if life is None else life.number
-
-    def _seq(self) -> int:
-        self.last_seq += 1
-        return self.last_seq

@@ -12,3 +12,8 @@ class RankCounts:
     guarded_aborts: int = 0
     revivals_purged: int = 0
     deaths_of_siblings: int = 0
+    refused_lives: int = 0
+    refusals_of_others: int = 0
+    doubts_released: int = 0
+    doubts_unanswered: int = 0
+    doubts_over_limit: int = 0

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from sidecar.config import Config, Supervision
 from sidecar.core.notifier import Notifier
 from sidecar.errors import ConfigError
+from sidecar.model import TOKENIZER
 from sidecar.reload import Settings, limits_of
 from sidecar.shell import descriptors, log
 from sidecar.shell.descriptors import DescriptorBudget
@@ -281,7 +282,7 @@ def readiness(service: Service) -> dict[str, Any] | None:
     """The sockets are bound. Which ranks have said hello is told, and is no condition: they come when they come."""
     if not service.ingress.is_serving:
         return None
-    hellos = service.notifier.ranks.hellos
+    hellos = [hello for hello in service.notifier.ranks.hellos if hello.role != TOKENIZER]
     return {"ranks": [{"engine": hello.engine, "prefill_rank": hello.prefill_rank} for hello in hellos]}
 
 

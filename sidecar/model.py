@@ -15,6 +15,9 @@ PROTOCOL = 1
 ROOM_LIMIT = 2**63
 """sglang draws `bootstrap_room` below this."""
 
+TOKENIZER = "tokenizer"
+"""Role of a prefill server's main process: it accepts or refuses a request before any rank sees it."""
+
 
 class DecodeEndpoint(Struct, frozen=True, array_like=True, order=True, cache_hash=True):
     """Where one decode rank listens for status messages (sglang `TransferInfo.endpoint`, `dst_port`)."""
@@ -37,6 +40,9 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     `hooks` holds the verdict for each hook point, because sglang only logs a hook that did not apply.
     `record_ttl_s` is max(bootstrap timeout, waiting timeout, 300). `facts_dropped` counts what has not fitted the
     queue since this process began; a replay made good for it. `hears_hand_offs`: it takes HandedOff replies.
+    `hears_refusals`: it takes what concerns requests that are refused before a rank sees them.
+
+    Of a tokenizer process the ranks are 0 and mean nothing.
     """
 
     protocol: int
@@ -54,6 +60,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     hooks: dict[str, str]
     facts_dropped: int = 0
     hears_hand_offs: bool = False
+    hears_refusals: bool = False
 
 
 class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):
@@ -127,6 +134,37 @@ class DecodeRegistered(Struct, frozen=True, array_like=True, tag="registered"):
     frames: int
 
 
+class RoomRefused(Struct, frozen=True, array_like=True, tag="refused"):
+    """From a tokenizer process: at `at_s` of the host's monotonic clock it refused a request with that room, and no
+    rank will see it."""
+
+    seq: int
+    room: int
+    cause: str
+    http_status: int
+    at_s: float
+
+
+class RoomQueried(Struct, frozen=True, array_like=True, tag="queried"):
+    """From a rank: a handshake came for a room that has ended. Has the engine's tokenizer process accepted a new
+    request with it?"""
+
+    seq: int
+    room: int
+
+
+class RoomAnswered(Struct, frozen=True, array_like=True, tag="answered"):
+    """From a tokenizer process, asked for what it knows of a room: the fields of RoomEnded."""
+
+    seq: int
+    room: int
+    as_of_s: float
+    accepted_at_s: float
+    refused_until_s: float
+    cause: str
+    http_status: int
+
+
 class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
     """The rank ends in order; the end of its stream is no news."""
 
@@ -134,16 +172,29 @@ class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
 
 
 Fact: TypeAlias = (
-    RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeAcknowledged | DecodeRegistered | Goodbye
+    RoomOpened
+    | DecodeHandshake
+    | RoomConcluded
+    | DecodeAborted
+    | DecodeAcknowledged
+    | DecodeRegistered
+    | Goodbye
+    | RoomRefused
+    | RoomQueried
+    | RoomAnswered
 )
 Upward: TypeAlias = Hello | Fact
 
 
 class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
-    """Answer to a hello. A new `epoch` is a new sidecar: it knows nothing yet and is sent what still lives."""
+    """Answer to a hello. A new `epoch` is a new sidecar: it knows nothing yet and is sent what still lives.
+
+    `hears_refusals`: it takes the facts of a tokenizer process, which an older one would break the stream over.
+    """
 
     protocol: int
     epoch: str
+    hears_refusals: bool = False
 
 
 class Accepted(Struct, frozen=True, array_like=True, tag="accepted"):
@@ -183,13 +234,40 @@ class SiblingDied(Struct, frozen=True, array_like=True, tag="sibling_died"):
     all of them, each once it is drained, since its scheduler waits for the dead one in a collective."""
 
 
+class TokenizerJoined(Struct, frozen=True, array_like=True, tag="tokenizer_joined"):
+    """To a rank: the engine's tokenizer process can be asked about rooms (RoomQueried)."""
+
+
+class RoomQuery(Struct, frozen=True, array_like=True, tag="query"):
+    """To a tokenizer process: a rank asks about that room. RoomAnswered is the answer."""
+
+    room: int
+
+
+class RoomEnded(Struct, frozen=True, array_like=True, tag="ended"):
+    """To a rank, what the tokenizer process knew of a room at `as_of_s` of the host's monotonic clock.
+
+    `accepted_at_s`: when it accepted the request with that room which it has now, 0 without one. `refused_until_s`: up
+    to then the last word on that room was a refusal, for that cause; 0: it was none.
+    """
+
+    room: int
+    as_of_s: float
+    accepted_at_s: float
+    refused_until_s: float
+    cause: str
+    http_status: int
+
+
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
     """The stream is not served. `reason` says what was wrong and what to do; the stream is closed after it."""
 
     reason: str
 
 
-Reply: TypeAlias = Welcome | Accepted | HandedOff | Settled | SiblingDied | Refusal
+Reply: TypeAlias = (
+    Welcome | Accepted | HandedOff | Settled | SiblingDied | Refusal | TokenizerJoined | RoomQuery | RoomEnded
+)
 
 
 class Notice(Struct, frozen=True):

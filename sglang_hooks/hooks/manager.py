@@ -11,11 +11,15 @@ from sglang_hooks.hooks.agreement import BOOTSTRAPPING, FAILED, SUCCESS, WAITING
 from sglang_hooks.hooks.queue import life_in_hand
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
+from sglang_hooks.wake import Wake
 from sidecar.model import ROOM_LIMIT, DecodeEndpoint
 
 RANK_ATTRIBUTE = "_pd_sidecar_rank"
 
 METADATA_FRAMES = 8  # room, ip, port, session, KV indices, aux index, state indices, required_dst_info_num
+JUDGE_EVERY_MS = 1000
+"""How often a held handshake is looked at for being overdue."""
+
 REGISTRATION_TAG = b"None"
 ABORT_TAG = b"ABORT"
 
@@ -34,6 +38,9 @@ class ControlMessages:
         self._manager = manager
         self._rank = rank
         self._thread = threading.local()
+        self._released = Wake()
+        rank.senderless.tables = EngineTables(manager)
+        rank.senderless.on_released = self._released.ring
 
     def wrap(self, receive: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
         """A `recv_multipart` that keeps to itself what must not reach stock."""
@@ -41,6 +48,9 @@ class ControlMessages:
         def recv_multipart(*args: Any, **kwargs: Any) -> list[bytes]:
             while True:
                 self._after_last()
+                released = self._await_released()
+                if released is not None:
+                    return released
                 frames = receive(*args, **kwargs)
                 if not self._keep_back(frames):
                     return frames
@@ -56,10 +66,38 @@ class ControlMessages:
         """Stock has handled the last message. A life may have ended between our look at it and stock's: nothing may
         stay of it."""
         self._thread.guarded_room = None
+        self._rank.senderless.put_down()
         room = getattr(self._thread, "joined_room", None)
         self._thread.joined_room = None
         if room is not None and self._rank.purge_if_ended(room, lambda: purge_tables(self._manager, room)):
             self._rank.counts.revivals_purged += 1
+
+    @contained(otherwise=None)
+    def _await_released(self) -> list[bytes] | None:
+        """Costs nothing while no handshake is held. Else waits for its judgement as well as for the next message; None:
+        that one is here, or nothing is held any more."""
+        senderless = self._rank.senderless
+        while True:
+            frames = senderless.take_released()
+            if frames is not None:
+                self._thread.joined_room = _room(frames[0])
+                return list(frames)
+            if not len(senderless.doubts) or self._is_message_here():
+                return None
+            senderless.judge_overdue()
+
+    def _is_message_here(self) -> bool:
+        """Waits until there is one, until something is released, or for JUDGE_EVERY_MS."""
+        import zmq  # noqa: PLC0415 - the engine's own; the plugin does not need it elsewhere
+
+        socket = self._manager.server_socket
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._released.descriptor, zmq.POLLIN)
+        ready = dict(poller.poll(JUDGE_EVERY_MS))
+        if self._released.descriptor in ready:
+            self._released.silence()
+        return socket in ready
 
     @contained(otherwise=False)
     def _keep_back(self, frames: list[bytes]) -> bool:
@@ -79,11 +117,12 @@ class ControlMessages:
     def _keep_back_metadata(self, room: int, frames: list[bytes]) -> bool:
         is_dummy = frames[4] == b"" and frames[5] == b""
         if is_dummy:
-            return self._rank.is_late(room)
-        late = self._rank.meet(room, _endpoint(frames[1], frames[2]), frames[3].decode("ascii"))
-        if not late:
+            is_kept = self._rank.meet_dummy(room, frames)
+        else:
+            is_kept = self._rank.meet(room, _endpoint(frames[1], frames[2]), frames[3].decode("ascii"), frames)
+        if not is_kept:
             self._thread.joined_room = room
-        return late
+        return is_kept
 
 
 def _room(frame: bytes) -> int:
@@ -104,6 +143,27 @@ def purge_tables(manager: Any, room: int) -> bool:
     with manager.failure_lock:
         found.append(manager.failure_records.pop(room, None) is not None)
     return any(found)
+
+
+class EngineTables:
+    """A manager's tables, for ends that come to them from other threads (`senderless.EngineTables`)."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+
+    def purge(self, room: int) -> bool:
+        return purge_tables(self._manager, room)
+
+    def take_out(self, room: int, sessions: Sequence[str]) -> None:
+        manager = self._manager
+        met = manager.transfer_infos.get(room)
+        if met is None:
+            return
+        for session in sessions:
+            met.pop(session, None)
+        if not any(len(met) == endpoint.required_dst_info_num for endpoint in list(met.values())):
+            manager.req_to_decode_prefix_len.pop(room, None)
+            manager.request_status.pop(room, None)
 
 
 def take_over(manager: Any, room: int, older: Life) -> None:

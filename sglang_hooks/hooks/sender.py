@@ -41,8 +41,8 @@ def around_init(
 @contained(otherwise=None)
 def _open(sender: Any, manager: Any, room: int) -> None:
     rank = rank_of(manager)
-    if rank is None:
-        return
+    if rank is None or not isinstance(room, int):
+        return  # a stub for a session that does not exist has no room
     rank.purge_if_ended(room, lambda: purge_tables(manager, room))
     older = rank.table.find_open(room)
     if older is not None and older.ending:

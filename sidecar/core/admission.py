@@ -17,8 +17,11 @@ from sidecar.model import (
     Fact,
     Goodbye,
     Hello,
+    RoomAnswered,
     RoomConcluded,
     RoomOpened,
+    RoomQueried,
+    RoomRefused,
 )
 
 NAME_LIMIT = 256
@@ -27,6 +30,7 @@ TTL_LIMIT_S = 4e9
 """Public recipes set sglang's timeouts to 1e9 s."""
 
 OfDecode = TypeVar("OfDecode", DecodeHandshake, DecodeAborted, DecodeAcknowledged)
+OfTokenizer = TypeVar("OfTokenizer", RoomRefused, RoomAnswered)
 
 _HOST_CHARACTERS = frozenset(string.ascii_letters + string.digits + ".:-_%[]")
 
@@ -82,6 +86,14 @@ def _goodbyes(facts: list[Goodbye]) -> list[Goodbye]:
     return [fact for fact in facts if fact.seq >= 0]
 
 
+def _queries(facts: list[RoomQueried]) -> list[RoomQueried]:
+    return [fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT]
+
+
+def _words_of_tokenizers(facts: list[OfTokenizer]) -> list[OfTokenizer]:
+    return [fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and len(fact.cause) <= TEXT_LIMIT]
+
+
 PLAUSIBLE: dict[type[Fact], Callable[[list[Any]], list[Any]]] = {
     RoomOpened: _lives,
     DecodeHandshake: _handshakes,
@@ -90,5 +102,8 @@ PLAUSIBLE: dict[type[Fact], Callable[[list[Any]], list[Any]]] = {
     DecodeAcknowledged: _words_of_decode,
     DecodeRegistered: _registrations,
     Goodbye: _goodbyes,
+    RoomRefused: _words_of_tokenizers,
+    RoomQueried: _queries,
+    RoomAnswered: _words_of_tokenizers,
 }
 """For each kind, those of some facts that an engine can have meant."""

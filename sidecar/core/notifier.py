@@ -1,5 +1,4 @@
-"""The one door of the core: facts and outcomes in, actions and one deadline out. It composes; the rules are in the
-parts.
+"""The one door of the core: facts and outcomes in, actions and one deadline out. The rules are in the parts.
 
 Feed it (`receive`, `stream_closed`, `handed_off`, `refused`, `endpoint_up`, `endpoint_down`, `handle_timer`), then
 collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
@@ -20,11 +19,13 @@ from sidecar.core.limits import Limits
 from sidecar.core.outbox import Outbox
 from sidecar.core.owed import OwedNotice
 from sidecar.core.ranks import Rank, RankTable
+from sidecar.core.refusals import Refusals
 from sidecar.core.room import Reaffirm, Room
 from sidecar.core.rooms import RoomTable
 from sidecar.core.stats import Stats
 from sidecar.model import (
     PROTOCOL,
+    TOKENIZER,
     DecodeEndpoint,
     Fact,
     HandedOff,
@@ -58,6 +59,8 @@ class Notifier:
             backends=limits.backends,
             on_reaffirm=self._reaffirm,
         )
+        self.refusals = Refusals(ranks=self.ranks, replies_to=self._replies_to, stats=self.stats)
+        self._rules = self._intake.rules | self.refusals.rules
         self.lifeline = Lifeline(grace_s=limits.death_grace_s, is_held=self._is_held)
         self._actions: list[Action] = []
         self._replies: dict[int, list[Reply]] = {}
@@ -193,7 +196,7 @@ class Notifier:
         known = self.ranks.of(hello.process)
         is_back = known is not None
         self.stats.facts_dropped += max(0, hello.facts_dropped - (known.hello.facts_dropped if known else 0))
-        _, replaced = self.ranks.join(hello, stream)
+        rank, replaced = self.ranks.join(hello, stream)
         if replaced is not None:
             self._refuse(replaced, "replaced", "the same process said hello on a newer stream")
         self.rooms.forget_open(hello.process)  # those that live come again in the replay that follows
@@ -202,7 +205,8 @@ class Notifier:
             self.rooms.forget_open(surplus.hello.process)
         self.stats.ranks_joined += 1
         self._quiet_since = None
-        self._replies.setdefault(stream, []).append(Welcome(PROTOCOL, self.epoch))
+        self._replies.setdefault(stream, []).append(Welcome(PROTOCOL, self.epoch, hears_refusals=True))
+        self.refusals.greet(rank, now)
         self._actions.append(RankJoined(hello, is_back))
 
     def _refuse(self, stream: int, kind: str, reason: str) -> None:
@@ -218,13 +222,13 @@ class Notifier:
         self._acks.owe(now)
         believed = PLAUSIBLE[kind](facts)
         stats.facts_implausible += len(facts) - len(believed)
-        self._intake.rules[kind](rank, believed, replayed, now)
+        self._rules[kind](rank, believed, replayed, now)
         self._tell_orphans(now)
         self._settle_ended()
 
     def _tell_siblings(self, dead: Rank) -> None:
-        for rank in self.ranks.connected:
-            if rank.hello.engine == dead.hello.engine:
+        for rank in self.ranks.connected if dead.hello.role != TOKENIZER else ():
+            if rank.hello.engine == dead.hello.engine and rank.hello.role != TOKENIZER:
                 self._replies_to(rank.hello.process).append(SiblingDied())
 
     def _is_held(self, key: LifeKey) -> bool:

@@ -39,6 +39,8 @@ class Stats:
     rooms_undrained: int = 0
     rooms_succeeded: int = 0
     rooms_contradicted: int = 0
+    rooms_refused: int = 0
+    refusals_evicted: int = 0
     open_rooms_dropped: Counter[str] = dataclasses.field(default_factory=Counter)
     records_expired: int = 0
     records_evicted_early: int = 0

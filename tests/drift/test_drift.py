@@ -9,8 +9,8 @@ from tests.drift.wheel import Wheel, wheel_of
 SERVED = ("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
 NOT_SERVED = ("0.5.16", "0.5.17")
 
-ONLY_UP_TO_0_5_19 = {"worker_status", "result_is_sent"}
-ONLY_FROM_0_5_20 = {"status_message", "result_is_retired"}
+ONLY_UP_TO_0_5_19 = {"worker_status", "result_is_sent", "waiting_timeout"}
+ONLY_FROM_0_5_20 = {"status_message", "result_is_retired", "timeout_aborts"}
 
 
 def verdicts(wheel: Wheel) -> dict[str, str]:

@@ -43,7 +43,7 @@ class Wheel:
 
     def function(self, target: str) -> Function | None:
         node = self.find(target)
-        return _function(node) if isinstance(node, ast.FunctionDef) else None
+        return _function(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
     def _module(self, file: str) -> ast.Module:
         if file not in self._modules:
@@ -72,7 +72,7 @@ def _member(node: ast.AST, names: list[str]) -> ast.AST | None:
     return node
 
 
-def _function(node: ast.FunctionDef) -> Function:
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
     arguments = node.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     node.decorator_list = []

@@ -40,7 +40,7 @@ def test_an_early_endpoint_joins_the_life_that_opens(table: LifeTable) -> None:
     life = table.open(7)
 
     assert early is life
-    assert life.endpoints == {D1: Joined("s", 1)}
+    assert life.endpoints == {D1: Joined("s", 1, at_s=1.0)}
     assert {D1} == life.owed
     assert table.open(7).endpoints == {}
 
@@ -51,7 +51,7 @@ def test_an_early_endpoint_that_gave_up_does_not_join(table: LifeTable) -> None:
 
     assert table.leave_early(7, D1) is early
     assert table.leave_early(7, D1) is None
-    assert table.open(7).endpoints == {D2: Joined("s", 2)}
+    assert table.open(7).endpoints == {D2: Joined("s", 2, at_s=1.0)}
 
 
 def test_an_early_life_has_its_number_before_lives_that_open_later(table: LifeTable) -> None:

@@ -21,11 +21,17 @@ from sidecar.model import (
     HandedOff,
     Hello,
     Refusal,
+    RoomAnswered,
     RoomConcluded,
+    RoomEnded,
     RoomOpened,
+    RoomQueried,
+    RoomQuery,
+    RoomRefused,
     Settled,
     SiblingDied,
     TerminalStatus,
+    TokenizerJoined,
     Welcome,
 )
 from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode, encode_all, reply_reader, upward_reader
@@ -49,6 +55,9 @@ hellos = st.builds(
 )
 facts = st.one_of(
     st.builds(RoomOpened, numbers, numbers, numbers),
+    st.builds(RoomRefused, numbers, numbers, texts, small, seconds),
+    st.builds(RoomQueried, numbers, numbers),
+    st.builds(RoomAnswered, numbers, numbers, seconds, seconds, seconds, texts, small),
     st.builds(DecodeHandshake, numbers, numbers, numbers, endpoints, texts, st.booleans()),
     st.builds(
         RoomConcluded,
@@ -67,11 +76,14 @@ facts = st.one_of(
     st.builds(Goodbye, numbers),
 )
 replies = st.one_of(
-    st.builds(Welcome, small, texts),
+    st.builds(Welcome, small, texts, st.booleans()),
     st.builds(Accepted, numbers),
     st.builds(Settled, numbers, numbers, endpoints, numbers),
     st.builds(HandedOff, numbers, numbers, endpoints, numbers, st.booleans()),
     st.builds(SiblingDied),
+    st.builds(TokenizerJoined),
+    st.builds(RoomQuery, numbers),
+    st.builds(RoomEnded, numbers, seconds, seconds, seconds, texts, small),
     st.builds(Refusal, texts),
 )
 
@@ -236,3 +248,24 @@ class OlderSettled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
     room: int
     life: int
     endpoint: DecodeEndpoint
+
+
+class TestRefusalsAcrossVersions:
+    """A message that a reader does not know breaks its stream, so nobody is sent one who has not said that he hears
+    it."""
+
+    def test_an_older_sidecar_hears_no_refusals(self) -> None:
+        older = msgspec.msgpack.encode(["welcome", PROTOCOL, "epoch"])
+        (welcome,) = reply_reader().feed(len(older).to_bytes(4, "big") + older)
+
+        assert isinstance(welcome, Welcome)
+        assert not welcome.hears_refusals
+
+    def test_an_older_rank_skips_what_a_newer_sidecar_says_more(self) -> None:
+        class OlderWelcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
+            protocol: int
+            epoch: str
+
+        newer = encode(Welcome(PROTOCOL, "epoch", hears_refusals=True))
+
+        assert msgspec.msgpack.decode(newer[4:], type=OlderWelcome) == OlderWelcome(PROTOCOL, "epoch")

@@ -1,0 +1,165 @@
+"""The tokenizer process as the plugin sees it: which rooms its requests have now, and which it has refused.
+
+A normal request costs two changes of a dict: nothing is sent unless one is refused, or a rank asks.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from msgspec import structs
+
+from sglang_hooks import causes
+from sglang_hooks.emitter import Emitter
+from sidecar.model import (
+    Fact,
+    HandedOff,
+    Hello,
+    RoomAnswered,
+    RoomEnded,
+    RoomQuery,
+    RoomRefused,
+    Settled,
+    TokenizerJoined,
+)
+
+IN_USE_LIMIT = 65_536
+REFUSAL_LIMIT = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """`refused_before`: what was said of the room last was a refusal."""
+
+    accepted_at_s: float
+    refused_before: RoomRefused | None
+
+
+@dataclass
+class DoorCounts:
+    refused: int = 0
+    answered: int = 0
+    refusals_evicted: int = 0
+    in_use_evicted: int = 0
+
+
+class Door:
+    """Everything is decided under one lock, with the time read there: an answer as of a time knows all that was
+    accepted before it."""
+
+    def __init__(
+        self,
+        *,
+        hello: Hello,
+        socket: str,
+        record_ttl_s: float,
+        on_absent: Callable[[], str | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts = DoorCounts()
+        self.lock = threading.Lock()
+        self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
+        self.last_seq = 0
+        self._hello = structs.replace(hello, hears_refusals=True)
+        self._record_ttl_s = record_ttl_s
+        self._clock = clock
+        self._in_use: dict[int, InUse] = {}
+        self._refused: OrderedDict[int, RoomRefused] = OrderedDict()
+
+    # -- what the process does with its requests
+
+    def accept(self, room: int) -> None:
+        """Before the request goes to a scheduler."""
+        with self.lock:
+            refused = self._refused.pop(room, None) if self._refused else None
+            self._in_use[room] = InUse(self._clock(), refused)
+            if len(self._in_use) > IN_USE_LIMIT:
+                del self._in_use[next(iter(self._in_use))]
+                self.counts.in_use_evicted += 1
+
+    def finish(self, room: int) -> None:
+        with self.lock:
+            self._in_use.pop(room, None)
+
+    def refuse(self, room: int, cause: str, http_status: int) -> None:
+        """Not if another request with that room is at work: a refusal says that the room has ended."""
+        with self.lock:
+            if room in self._in_use:
+                return
+            self._forget_expired()
+            fact = RoomRefused(self._seq(), room, causes.shortened(cause), http_status, self._clock())
+            self._refused.pop(room, None)
+            self._refused[room] = fact
+            self.counts.refused += 1
+            if len(self._refused) > REFUSAL_LIMIT:
+                self._refused.popitem(last=False)
+                self.counts.refusals_evicted += 1
+            self._post(fact)
+        self.emitter.flush()
+
+    def is_in_use(self, room: int) -> bool:
+        return room in self._in_use
+
+    # -- the emitter's questions
+
+    def hello(self) -> Hello:
+        return self._hello
+
+    def replay(self) -> Iterator[Fact]:
+        """The lock is held."""
+        self._forget_expired()
+        return iter(tuple(self._refused.values()) if self.emitter.hears_refusals else ())
+
+    def heard(self, reply: RoomEnded | RoomQuery | TokenizerJoined) -> None:
+        match reply:
+            case RoomQuery(room=room):
+                self._answer(room)
+            case RoomEnded() | TokenizerJoined():
+                pass  # for ranks
+            case _:
+                assert_never(reply)
+
+    def handed_off(self, reply: HandedOff) -> None:
+        """For ranks."""
+
+    def settled(self, reply: Settled) -> None:
+        """For ranks."""
+
+    def sibling_died(self) -> None:
+        """For ranks."""
+
+    # -- inside
+
+    def _answer(self, room: int) -> None:
+        with self.lock:
+            now, in_use = self._clock(), self._in_use.get(room)
+            refused = in_use.refused_before if in_use is not None else self._refused.get(room)
+            accepted_at_s = in_use.accepted_at_s if in_use is not None else 0.0
+            answer = RoomAnswered(self._seq(), room, now, accepted_at_s, 0.0, "", 0)
+            if refused is not None:
+                answer = structs.replace(
+                    answer,
+                    refused_until_s=accepted_at_s or now,
+                    cause=refused.cause,
+                    http_status=refused.http_status,
+                )
+            self.counts.answered += 1
+            self._post(answer)
+        self.emitter.flush()
+
+    def _post(self, fact: Fact) -> None:
+        if self.emitter.hears_refusals:
+            self.emitter.post(fact)
+
+    def _seq(self) -> int:
+        self.last_seq += 1
+        return self.last_seq
+
+    def _forget_expired(self) -> None:
+        oldest = next(iter(self._refused.values()), None)
+        while oldest is not None and oldest.at_s + self._record_ttl_s <= self._clock():
+            self._refused.popitem(last=False)
+            oldest = next(iter(self._refused.values()), None)

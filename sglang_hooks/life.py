@@ -1,0 +1,87 @@
+"""One life of a room at one prefill rank. Pure."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sidecar.model import DecodeEndpoint
+
+
+class Verdict(Enum):
+    """What all ranks agreed on for an ending life. Sticky: under PP the engine polls twice."""
+
+    FAILED = "failed"
+    SUCCESS = "success"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The last handshake of an endpoint in a life: its session, the number of the fact that told it, and when it
+    came."""
+
+    session: str
+    seq: int
+    at_s: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """One request at this rank, from its sender to its end. Before that it may be *early*: only decode has it.
+
+    `put` and `finished` count transfer chunks (FastQueue): drained means that a transfer worker has finished all
+    that were put. `succeeded` is this rank's own Success, pushed to decode by stock. `ending` is set before the end
+    is final, `concluded` when it is. `owed` are the endpoints the sidecar has not reported settled, `handed_off` those
+    of them for which its last word is that the notice has left it; `previous` is the room's last life if that one
+    failed. `early_since_s`: when decode came before prefill's request, else 0. `released`: the engine has cleared the
+    sender; all that is missing for the end is the drain.
+
+    A life may also end without a sender: refused by the scheduler, or *at the door*, by the engine's tokenizer process.
+    `opened_at_s`: when this rank had the request, or the door refused it; older requests with that room are over.
+    `http_status` goes with the cause, 0: not known.
+    """
+
+    room: int
+    number: int
+    opened_seq: int = 0
+    concluded_seq: int = 0
+    endpoints: dict[DecodeEndpoint, Joined] = field(default_factory=dict)
+    owed: set[DecodeEndpoint] = field(default_factory=set)
+    handed_off: set[DecodeEndpoint] = field(default_factory=set)
+    previous: int | None = None
+    early_since_s: float = 0.0
+    put: int = 0
+    finished: int = 0
+    ending: bool = False
+    ending_since_s: float = 0.0
+    cause: str = ""
+    succeeded: bool = False
+    verdict: Verdict | None = None
+    released: bool = False
+    concluded: bool = False
+    drained_in_time: bool = True
+    concluded_at_s: float = 0.0
+    opened_at_s: float = 0.0
+    at_door: bool = False
+    http_status: int = 0
+
+    @property
+    def is_drained(self) -> bool:
+        return self.finished >= self.put
+
+    def join(self, endpoint: DecodeEndpoint, session: str, *, seq: int = 0, at_s: float = 0.0) -> None:
+        self.endpoints[endpoint] = Joined(session, seq, at_s)
+        self.owed.add(endpoint)
+        self.handed_off.discard(endpoint)
+
+    def note_hand_off(self, endpoint: DecodeEndpoint, seq: int, *, stands: bool) -> None:
+        """Of the notice for the handshake of that number: a newer one has not been answered by it."""
+        joined = self.endpoints.get(endpoint)
+        if joined is not None and joined.seq == seq and stands:
+            self.handed_off.add(endpoint)
+        elif joined is not None and joined.seq == seq:
+            self.handed_off.discard(endpoint)
+
+    def settle(self, endpoint: DecodeEndpoint, seq: int) -> None:
+        """For handshakes up to that number, 0: whatever the last one was."""
+        joined = self.endpoints.get(endpoint)
+        if joined is None or seq == 0 or joined.seq <= seq:
+            self.owed.discard(endpoint)
