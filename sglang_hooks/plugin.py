@@ -10,9 +10,9 @@ from typing import Any
 from sglang_hooks.compat import HOOK_POINTS, EngineParts, Findings, survey
 from sglang_hooks.contain import contained
 from sglang_hooks.embedded import EmbeddedStart
+from sglang_hooks.hooks.control import ControlMessages
 from sglang_hooks.hooks.manager import (
     RANK_ATTRIBUTE,
-    ControlMessages,
     around_record_failure,
     around_update_status,
     around_worker_status,

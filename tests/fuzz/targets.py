@@ -9,7 +9,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_hooks.hooks.manager import METADATA_FRAMES, ControlMessages
+from sglang_hooks.hooks.control import METADATA_FRAMES, ControlMessages
 from sglang_hooks.rank import Rank
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
