@@ -9,6 +9,8 @@ from typing import Any
 
 from sglang_hooks.compat import HOOK_POINTS, EngineParts, Findings, survey
 from sglang_hooks.contain import contained
+from sglang_hooks.decode.points import missing_points
+from sglang_hooks.decode.side import DecodeSide
 from sglang_hooks.embedded import EmbeddedStart
 from sglang_hooks.hooks.control import ControlMessages
 from sglang_hooks.hooks.manager import (
@@ -44,6 +46,13 @@ def install() -> None:
     Plugin(settings=settings, findings=findings, parts=findings.parts).register_hooks()
 
 
+def _has_decode_half(settings: Settings) -> bool:
+    if settings.decode_half and (missing := missing_points()):
+        logger.warning("pd-sidecar: no decode half, this sglang lacks what it hooks: %s", missing)
+        return False
+    return settings.decode_half
+
+
 class Plugin:
     def __init__(self, *, settings: Settings, findings: Findings, parts: EngineParts) -> None:
         self._settings = settings
@@ -52,6 +61,7 @@ class Plugin:
         self._rank: Rank | None = None
         self._pipeline = PipelineHooks()
         self._scheduler = SchedulerHooks(parts, self._pipeline)
+        self.decode = DecodeSide(has_half=_has_decode_half(settings), sglang=parts.version)
 
     def register_hooks(self) -> None:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - only inside an engine
@@ -59,6 +69,8 @@ class Plugin:
         targets = {point.name: point.target for point in HOOK_POINTS}
         for name, body in self.around_hooks().items():
             HookRegistry.register(targets[name], body, HookType.AROUND)
+        for target, body in self.decode.around_hooks().items():
+            HookRegistry.register(target, body, HookType.AROUND)
         for name, body in self.after_hooks().items():
             HookRegistry.register(targets[name], body, HookType.AFTER)
 
@@ -87,12 +99,19 @@ class Plugin:
     def after_hooks(self) -> dict[str, Callable[..., None]]:
         return {
             "manager_init": self.after_manager_init,
-            "internal_state": self._scheduler.after_internal_state,
+            "internal_state": self.after_internal_state,
         }
+
+    def after_internal_state(self, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        self._scheduler.after_internal_state(result, scheduler, *args, **kwargs)
+        self.decode.after_internal_state(result)
 
     @contained(otherwise=None)
     def after_manager_init(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
         """Runs inside the backend's `__init__`, after the common one and before any thread of the manager exists."""
+        if manager.disaggregation_mode.value == "decode":
+            self.decode.attach(manager)
+            return
         is_served = type(manager) is self._parts.mooncake_manager
         if not is_served or manager.disaggregation_mode.value != "prefill":
             return
@@ -104,7 +123,7 @@ class Plugin:
             on_absent=self._on_absent(),
         )
         messages = ControlMessages(manager, rank)
-        manager.server_socket.recv_multipart = messages.wrap(manager.server_socket.recv_multipart)
+        messages.gate.install()
         manager.__dict__["_pd_sidecar_messages"] = messages
         manager.__dict__[RANK_ATTRIBUTE] = rank
         self._rank = rank

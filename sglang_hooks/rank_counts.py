@@ -1,10 +1,14 @@
 """What the plugin has counted at one rank, beside its stream and its lives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from sglang_hooks.dropped import no_junk
 
 
 @dataclass
 class RankCounts:
+    """`junk`: control messages that were dropped, by reason."""
+
     late_handshakes: int = 0
     told_lives: int = 0
     undrained_lives: int = 0
@@ -12,3 +16,4 @@ class RankCounts:
     guarded_aborts: int = 0
     revivals_purged: int = 0
     deaths_of_siblings: int = 0
+    junk: dict[str, int] = field(default_factory=no_junk)

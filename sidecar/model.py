@@ -125,6 +125,7 @@ class DecodeRegistered(Struct, frozen=True, array_like=True, tag="registered"):
     endpoint: DecodeEndpoint
     session: str
     frames: int
+    decode_half: str = ""
 
 
 class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):

@@ -1,38 +1,48 @@
-"""What the socket of a rank hears, looked at before stock does."""
+"""What the socket of a prefill rank hears, looked at before stock does."""
 
+import functools
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 from sglang_hooks.contain import contained
+from sglang_hooks.dropped import Dropped
+from sglang_hooks.hooks.gate import Frames, Gate, family_of
+from sglang_hooks.messages.prefill import PrefillStock, read_for_prefill
+from sglang_hooks.messages.values import Abort, Family, Junk, Metadata, Other, Reason, Registration, Watermark
 from sglang_hooks.rank import Rank
-from sidecar.model import ROOM_LIMIT, DecodeEndpoint
 
-METADATA_FRAMES = 8  # room, ip, port, session, KV indices, aux index, state indices, required_dst_info_num
-REGISTRATION_TAG = b"None"
-ABORT_TAG = b"ABORT"
+
+def prefill_stock(manager: Any) -> PrefillStock:
+    """By what is there: late allocation and the lenient reader of ABORT came with 0.5.22."""
+    family = family_of(manager)
+    if family is None:
+        raise TypeError(f"{type(manager).__name__} is of no backend that the plugin knows")
+    return PrefillStock(
+        family,
+        reads_bootstrap=getattr(manager, "deferred_bootstrap", None) is not None,
+        reads_short_abort=hasattr(manager, "handle_abort_ack_message"),
+    )
 
 
 class ControlMessages:
-    """What one rank's bootstrap thread receives, looked at before stock does
-    (`MooncakeKVManager.start_prefill_thread`)."""
+    """What one rank's bootstrap thread receives. Junk never reaches stock."""
 
-    def __init__(self, manager: Any, rank: Rank) -> None:
+    def __init__(self, manager: Any, rank: Rank, stock: PrefillStock | None = None) -> None:
         self._manager = manager
         self._rank = rank
+        self._stock = stock or prefill_stock(manager)
         self._thread = threading.local()
+        self._dropped = Dropped(rank.counts.junk, where="prefill's control socket")
 
-    def wrap(self, receive: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
+    @functools.cached_property
+    def gate(self) -> Gate:
+        return Gate(self._manager, take=self._take, handled=self._after_last, dropped=self._dropped)
+
+    def wrap(self, receive: Callable[..., Frames]) -> Callable[..., Frames | None]:
         """A `recv_multipart` that keeps to itself what must not reach stock."""
-
-        def recv_multipart(*args: Any, **kwargs: Any) -> list[bytes]:
-            while True:
-                self._after_last()
-                frames = receive(*args, **kwargs)
-                if not self._keep_back(frames):
-                    return frames
-
-        return recv_multipart
+        return self.gate.wrap(receive)
 
     def is_guarded(self, room: int) -> bool:
         """Whether the message that this thread is handling must not fail `room`."""
@@ -48,40 +58,70 @@ class ControlMessages:
         if room is not None and self._rank.purge_if_ended(room, lambda: purge_tables(self._manager, room)):
             self._rank.counts.revivals_purged += 1
 
-    @contained(otherwise=False)
-    def _keep_back(self, frames: list[bytes]) -> bool:
-        tag = frames[0]
-        if tag == REGISTRATION_TAG:
-            self._rank.registered(_endpoint(frames[1], frames[2]), frames[3].decode("ascii"), len(frames))
-            return False
-        if tag == ABORT_TAG:
-            room = _room(frames[1])
-            if self._rank.decode_aborted(room, _endpoint(frames[2], frames[3])):
-                self._thread.guarded_room = room
-            return False
-        if not tag.isdigit() or len(frames) < METADATA_FRAMES:
-            return False
-        return self._keep_back_metadata(_room(tag), frames)
+    def _take(self, frames: Frames) -> Frames | None:
+        return None if self._keep_back(frames) else frames
 
-    def _keep_back_metadata(self, room: int, frames: list[bytes]) -> bool:
-        is_dummy = frames[4] == b"" and frames[5] == b""
-        if is_dummy:
-            return self._rank.is_late(room)
-        late = self._rank.meet(room, _endpoint(frames[1], frames[2]), frames[3].decode("ascii"))
+    @contained(otherwise=False)
+    def _keep_back(self, frames: Frames) -> bool:
+        message = read_for_prefill(frames, self._stock)
+        match message:
+            case Junk(reason):
+                return self._drop(reason, frames)
+            case Registration():
+                return self._keep_back_registration(message, frames)
+            case Metadata():
+                return self._keep_back_metadata(message, frames)
+            case Abort(room, endpoint):
+                if endpoint is not None and self._rank.decode_aborted(room, endpoint):
+                    self._thread.guarded_room = room
+                return False
+            case Watermark():
+                has_staging = getattr(self._manager, "_staging_ctx", None) is not None
+                return not has_staging and self._drop(Reason.MISMATCHED, frames)
+            case Other():
+                return False
+            case _:
+                assert_never(message)
+
+    def _drop(self, reason: Reason, frames: Frames) -> bool:
+        self._dropped.note(reason, frames)
+        return True
+
+    def _keep_back_registration(self, message: Registration, frames: Frames) -> bool:
+        """An acknowledgement is ours alone: as a registration, stock has seen it before."""
+        if message.acknowledged is not None:
+            self._rank.decode_acknowledged(message.acknowledged, message.endpoint)
+            return True
+        session = message.session if self._stock.family is not Family.MORI else _mori_session(self._manager, frames)
+        if session:
+            self._rank.registered(message.endpoint, session, message.frames, message.decode_half)
+        return False
+
+    def _keep_back_metadata(self, message: Metadata, frames: Frames) -> bool:
+        if message.is_dummy:
+            return self._rank.is_late(message.room)
+        if self._is_unregistered(message.session):
+            return self._drop(Reason.MISMATCHED, frames)
+        late = self._rank.meet(message.room, message.endpoint, message.session)
         if not late:
-            self._thread.joined_room = room
+            self._thread.joined_room = message.room
         return late
 
+    def _is_unregistered(self, session: str) -> bool:
+        """Mooncake's and NIXL's transfer workers look it up without asking, and one of Mooncake's ends over it."""
+        if self._stock.family is Family.MORI:
+            return False
+        known = getattr(self._manager, "decode_kv_args_table", None)
+        return known is not None and session not in known
 
-def _room(frame: bytes) -> int:
-    room = int(frame)
-    if not 0 <= room < ROOM_LIMIT:
-        raise ValueError(f"no bootstrap room: {room}")
-    return room
 
-
-def _endpoint(host: bytes, port: bytes) -> DecodeEndpoint:
-    return DecodeEndpoint(host.decode("ascii"), int(port))
+def _mori_session(manager: Any, frames: Frames) -> str:
+    """ "" for a description that the vendor's library does not read; stock drops such a registration itself."""
+    try:
+        described = sys.modules[type(manager).__module__].EngineDesc.unpack(frames[4])
+        return str(described.key)
+    except Exception:
+        return ""
 
 
 def purge_tables(manager: Any, room: int) -> bool:
