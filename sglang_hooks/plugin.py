@@ -9,12 +9,14 @@ from typing import Any
 
 from sglang_hooks.compat import EngineParts, Findings, survey
 from sglang_hooks.contain import contained
+from sglang_hooks.decode.points import missing_points
+from sglang_hooks.decode.side import DecodeSide
 from sglang_hooks.embedded import EmbeddedStart
 from sglang_hooks.hook_points import BACKENDS, HOOK_POINTS
 from sglang_hooks.hooks.backends import take_hold_of_own_methods
+from sglang_hooks.hooks.control import ControlMessages
 from sglang_hooks.hooks.manager import (
     RANK_ATTRIBUTE,
-    ControlMessages,
     around_record_failure,
     around_status_message,
     around_update_status,
@@ -52,6 +54,13 @@ def install() -> None:
     Plugin(settings=settings, findings=findings, parts=findings.parts).register_hooks()
 
 
+def _has_decode_half(settings: Settings) -> bool:
+    if settings.decode_half and (missing := missing_points()):
+        logger.warning("pd-sidecar: no decode half, this sglang lacks what it hooks: %s", missing)
+        return False
+    return settings.decode_half
+
+
 class Plugin:
     def __init__(self, *, settings: Settings, findings: Findings, parts: EngineParts) -> None:
         self._settings = settings
@@ -63,6 +72,7 @@ class Plugin:
         self._scheduler = SchedulerHooks(parts, self._pipeline, self._parking)
         self._refusals = RefusalHooks()
         self._tokenizer = TokenizerHooks(settings=settings, sglang=parts.version, verdicts=findings.verdicts)
+        self.decode = DecodeSide(has_half=_has_decode_half(settings), sglang=parts.version)
 
     def register_hooks(self) -> None:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - only inside an engine
@@ -75,6 +85,8 @@ class Plugin:
                 HookRegistry.register(point.target, body, HookType.AROUND)
             if (body := after.get(point.name)) is not None:
                 HookRegistry.register(point.target, body, HookType.AFTER)
+        for target, body in self.decode.around_hooks().items():
+            HookRegistry.register(target, body, HookType.AROUND)
 
     def around_hooks(self) -> dict[str, Callable[..., Any]]:
         chunks = ChunkCount(lambda: self._rank)
@@ -105,13 +117,20 @@ class Plugin:
     def after_hooks(self) -> dict[str, Callable[..., None]]:
         return {
             "manager_init": self.after_manager_init,
-            "internal_state": self._scheduler.after_internal_state,
+            "internal_state": self.after_internal_state,
             **self._tokenizer.after_hooks(),
         }
+
+    def after_internal_state(self, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        self._scheduler.after_internal_state(result, scheduler, *args, **kwargs)
+        self.decode.after_internal_state(result)
 
     @contained(otherwise=None)
     def after_manager_init(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
         """Runs inside the backend's `__init__`, after the common one and before any thread of the manager exists."""
+        if manager.disaggregation_mode.value == "decode":
+            self.decode.attach(manager)
+            return
         backend = BACKENDS.get(type(manager).__module__)
         if backend is None or manager.disaggregation_mode.value != "prefill" or _tells_decode_itself(manager):
             return
@@ -123,7 +142,7 @@ class Plugin:
             on_absent=self._on_absent(),
         )
         messages = ControlMessages(manager, rank)
-        manager.server_socket.recv_multipart = messages.wrap(manager.server_socket.recv_multipart)
+        messages.gate.install()
         manager.__dict__["_pd_sidecar_messages"] = messages
         manager.__dict__[RANK_ATTRIBUTE] = rank
         take_hold_of_own_methods(manager, backend)

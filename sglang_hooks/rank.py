@@ -149,9 +149,9 @@ class Rank(RankBook):
         self.emitter.flush()
         return guard
 
-    def registered(self, endpoint: DecodeEndpoint, session: str, frames: int) -> None:
+    def registered(self, endpoint: DecodeEndpoint, session: str, frames: int, decode_half: str = "") -> None:
         with self.lock:
-            self.emitter.post(DecodeRegistered(self.seq(), endpoint, session, frames))
+            self.emitter.post(DecodeRegistered(self.seq(), endpoint, session, frames, decode_half))
         self.emitter.flush()
 
     def decode_acknowledged(self, room: int, endpoint: DecodeEndpoint) -> None:

@@ -1,10 +1,14 @@
 """What the plugin has counted at one rank, beside its stream and its lives."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from sglang_hooks.dropped import no_junk
 
 
 @dataclass
 class RankCounts:
+    """`junk`: control messages that were dropped, by reason."""
+
     late_handshakes: int = 0
     told_lives: int = 0
     undrained_lives: int = 0
@@ -17,3 +21,4 @@ class RankCounts:
     doubts_released: int = 0
     doubts_unanswered: int = 0
     doubts_over_limit: int = 0
+    junk: dict[str, int] = field(default_factory=no_junk)

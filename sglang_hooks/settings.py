@@ -16,6 +16,7 @@ class Settings:
 
     `drain_timeout_s`: after it a room counts as undrained, and only a decode that holds its own pages is told.
     `record_ttl_s`: how long an ended room is remembered: max(bootstrap timeout, waiting timeout, 300).
+    `decode_half`: where sglang decodes, more than the guard of its control thread.
     """
 
     disabled: bool
@@ -24,6 +25,7 @@ class Settings:
     drain_timeout_s: float
     record_ttl_s: float
     idle_exit_s: float
+    decode_half: bool = True
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -40,6 +42,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         drain_timeout_s=_seconds(environ, "PD_SIDECAR_DRAIN_TIMEOUT", 30.0),
         record_ttl_s=ttl,
         idle_exit_s=_seconds(environ, "PD_SIDECAR_IDLE_EXIT_S", 60.0),
+        decode_half=_flag(environ, "PD_SIDECAR_DECODE_HALF", default=True),
     )
 
 

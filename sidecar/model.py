@@ -132,6 +132,7 @@ class DecodeRegistered(Struct, frozen=True, array_like=True, tag="registered"):
     endpoint: DecodeEndpoint
     session: str
     frames: int
+    decode_half: str = ""
 
 
 class RoomRefused(Struct, frozen=True, array_like=True, tag="refused"):

@@ -1,169 +1,24 @@
-"""Hooks on sglang's `CommonKVManager`: where a rank comes into being, what its socket hears, which states a room
-may take."""
+"""Hooks on sglang's `CommonKVManager`: where a rank comes into being, which states a room may take."""
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_hooks.contain import contained
 from sglang_hooks.hook_points import UNPROVEN_AFTER_ERROR
 from sglang_hooks.hooks.agreement import BOOTSTRAPPING, FAILED, SUCCESS, WAITING_FOR_INPUT
+from sglang_hooks.hooks.control import ControlMessages
 from sglang_hooks.hooks.queue import life_in_hand
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
-from sglang_hooks.wake import Wake
-from sidecar.model import ROOM_LIMIT, DecodeEndpoint
+from sidecar.model import DecodeEndpoint
 
 RANK_ATTRIBUTE = "_pd_sidecar_rank"
-
-METADATA_FRAMES = 8  # room, ip, port, session, KV indices, aux index, state indices, required_dst_info_num
-JUDGE_EVERY_MS = 1000
-"""How often a held handshake is looked at for being overdue."""
-
-REGISTRATION_TAG = b"None"
-ABORT_TAG = b"ABORT"
 
 
 def rank_of(manager: Any) -> Rank | None:
     """None for a manager that the plugin did not see being built, or does not serve."""
     rank: Rank | None = manager.__dict__.get(RANK_ATTRIBUTE)
     return rank
-
-
-class ControlMessages:
-    """What one rank's bootstrap thread receives, looked at before stock does
-    (`MooncakeKVManager.start_prefill_thread`)."""
-
-    def __init__(self, manager: Any, rank: Rank) -> None:
-        self._manager = manager
-        self._rank = rank
-        self._thread = threading.local()
-        self._released = Wake()
-        rank.senderless.tables = EngineTables(manager)
-        rank.senderless.on_released = self._released.ring
-
-    def wrap(self, receive: Callable[..., list[bytes]]) -> Callable[..., list[bytes]]:
-        """A `recv_multipart` that keeps to itself what must not reach stock."""
-
-        def recv_multipart(*args: Any, **kwargs: Any) -> list[bytes]:
-            while True:
-                self._after_last()
-                released = self._await_released()
-                if released is not None:
-                    return released
-                frames = receive(*args, **kwargs)
-                if not self._keep_back(frames):
-                    return frames
-
-        return recv_multipart
-
-    def is_guarded(self, room: int) -> bool:
-        """Whether the message that this thread is handling must not fail `room`."""
-        return bool(getattr(self._thread, "guarded_room", None) == room)
-
-    @contained(otherwise=None)
-    def _after_last(self) -> None:
-        """Stock has handled the last message. A life may have ended between our look at it and stock's: nothing may
-        stay of it."""
-        self._thread.guarded_room = None
-        self._rank.senderless.put_down()
-        room = getattr(self._thread, "joined_room", None)
-        self._thread.joined_room = None
-        if room is not None and self._rank.purge_if_ended(room, lambda: purge_tables(self._manager, room)):
-            self._rank.counts.revivals_purged += 1
-
-    @contained(otherwise=None)
-    def _await_released(self) -> list[bytes] | None:
-        """Costs nothing while no handshake is held. Else waits for its judgement as well as for the next message; None:
-        that one is here, or nothing is held any more."""
-        senderless = self._rank.senderless
-        while True:
-            frames = senderless.take_released()
-            if frames is not None:
-                self._thread.joined_room = _room(frames[0])
-                return list(frames)
-            if not len(senderless.doubts) or self._is_message_here():
-                return None
-            senderless.judge_overdue()
-
-    def _is_message_here(self) -> bool:
-        """Waits until there is one, until something is released, or for JUDGE_EVERY_MS."""
-        import zmq  # noqa: PLC0415 - the engine's own; the plugin does not need it elsewhere
-
-        socket = self._manager.server_socket
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(self._released.descriptor, zmq.POLLIN)
-        ready = dict(poller.poll(JUDGE_EVERY_MS))
-        if self._released.descriptor in ready:
-            self._released.silence()
-        return socket in ready
-
-    @contained(otherwise=False)
-    def _keep_back(self, frames: list[bytes]) -> bool:
-        tag = frames[0]
-        if tag == REGISTRATION_TAG:
-            self._rank.registered(_endpoint(frames[1], frames[2]), frames[3].decode("ascii"), len(frames))
-            return False
-        if tag == ABORT_TAG:
-            room = _room(frames[1])
-            if self._rank.decode_aborted(room, _endpoint(frames[2], frames[3])):
-                self._thread.guarded_room = room
-            return False
-        if not tag.isdigit() or len(frames) < METADATA_FRAMES:
-            return False
-        return self._keep_back_metadata(_room(tag), frames)
-
-    def _keep_back_metadata(self, room: int, frames: list[bytes]) -> bool:
-        is_dummy = frames[4] == b"" and frames[5] == b""
-        if is_dummy:
-            is_kept = self._rank.meet_dummy(room, frames)
-        else:
-            is_kept = self._rank.meet(room, _endpoint(frames[1], frames[2]), frames[3].decode("ascii"), frames)
-        if not is_kept:
-            self._thread.joined_room = room
-        return is_kept
-
-
-def _room(frame: bytes) -> int:
-    room = int(frame)
-    if not 0 <= room < ROOM_LIMIT:
-        raise ValueError(f"no bootstrap room: {room}")
-    return room
-
-
-def _endpoint(host: bytes, port: bytes) -> DecodeEndpoint:
-    return DecodeEndpoint(host.decode("ascii"), int(port))
-
-
-def purge_tables(manager: Any, room: int) -> bool:
-    """Takes a room out of the engine's tables. Answers whether it was in one."""
-    tables = (manager.request_status, manager.transfer_infos, manager.req_to_decode_prefix_len)
-    found = [table.pop(room, None) is not None for table in tables]
-    with manager.failure_lock:
-        found.append(manager.failure_records.pop(room, None) is not None)
-    return any(found)
-
-
-class EngineTables:
-    """A manager's tables, for ends that come to them from other threads (`senderless.EngineTables`)."""
-
-    def __init__(self, manager: Any) -> None:
-        self._manager = manager
-
-    def purge(self, room: int) -> bool:
-        return purge_tables(self._manager, room)
-
-    def take_out(self, room: int, sessions: Sequence[str]) -> None:
-        manager = self._manager
-        met = manager.transfer_infos.get(room)
-        if met is None:
-            return
-        for session in sessions:
-            met.pop(session, None)
-        if not any(len(met) == endpoint.required_dst_info_num for endpoint in list(met.values())):
-            manager.req_to_decode_prefix_len.pop(room, None)
-            manager.request_status.pop(room, None)
 
 
 def take_over(manager: Any, room: int, older: Life) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import FAILED, SUCCESS
 from sglang_hooks.hooks.backends import keep_failed
-from sglang_hooks.hooks.manager import purge_tables, rank_of, take_over
+from sglang_hooks.hooks.manager import rank_of, take_over
+from sglang_hooks.hooks.tables import purge_tables
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
 

@@ -3,6 +3,7 @@
 import pytest
 
 from sglang_hooks.compat import ENGINE_PARTS, FOUND, NEWER_PARTS, judge, verdict_on
+from sglang_hooks.decode.points import DECODE_POINTS
 from sglang_hooks.hook_points import HOOK_POINTS, HookPoint
 from tests.drift.wheel import Wheel, wheel_of
 
@@ -30,6 +31,14 @@ def test_every_hook_point_fits(version: str) -> None:
     assert not {name: verdict for name, verdict in found.items() if verdict != FOUND}
     others = ONLY_UP_TO_0_5_19 if version >= "0.5.20" else ONLY_FROM_0_5_20
     assert set(found) == {point.name for point in HOOK_POINTS} - others
+
+
+@pytest.mark.parametrize("version", SERVED)
+def test_every_hook_point_of_the_decode_half_fits(version: str) -> None:
+    wheel = wheel_of(version)
+    assert {point.name: _verdict(wheel, point) for point in DECODE_POINTS} == {
+        point.name: FOUND for point in DECODE_POINTS
+    }
 
 
 @pytest.mark.parametrize("version", SERVED)

@@ -4,7 +4,6 @@ import ast
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -75,14 +74,11 @@ def _member(node: ast.AST, names: list[str]) -> ast.AST | None:
 def _function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
     arguments = node.args
     named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    is_bound = any(isinstance(each, ast.Name) and each.id == "classmethod" for each in node.decorator_list)
     node.decorator_list = []
     for argument in named:
         argument.annotation = None
     node.returns = None
     code = compile(ast.fix_missing_locations(ast.Module([node], [])), "wheel", "exec", dont_inherit=True)
     (body,) = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return Function(tuple(argument.arg for argument in named), frozenset(_names(body)))
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+    return Function(tuple(argument.arg for argument in named[is_bound:]), frozenset(body.co_names))

@@ -9,7 +9,9 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from sglang_hooks.hooks.manager import METADATA_FRAMES, ControlMessages
+from sglang_hooks.hooks.control import ControlMessages
+from sglang_hooks.messages.prefill import PrefillStock, read_for_prefill
+from sglang_hooks.messages.values import Family, Junk, Metadata, Registration, Watermark
 from sglang_hooks.rank import Rank
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
@@ -18,6 +20,7 @@ from sidecar.model import PROTOCOL, ROOM_LIMIT, Hello
 from sidecar.wire.decode_half import MAGIC_INDEX, acknowledged_room, acknowledgement
 from sidecar.wire.ingress import FrameReader, encode, reply_reader, upward_reader
 
+STOCK = PrefillStock(Family.MOONCAKE)
 OPEN_ROOM, FAILED_ROOM, SUCCEEDED_ROOM = 1, 2, 3
 ROUNDS = 50
 """Of the core's timer, after which a list of at most a few messages must have come to rest."""
@@ -99,7 +102,7 @@ class _Stage:
         self.rank.succeeded(done)
         self.rank.release(done, "")
         tables = {"request_status": {}, "transfer_infos": {}, "req_to_decode_prefix_len": {}, "failure_records": {}}
-        self.messages = ControlMessages(SimpleNamespace(failure_lock=threading.Lock(), **tables), self.rank)
+        self.messages = ControlMessages(SimpleNamespace(failure_lock=threading.Lock(), **tables), self.rank, STOCK)
 
 
 _stage = _Stage()  # one for all: every rank has a pipe
@@ -119,18 +122,26 @@ def bytes_of(frames: list[bytes]) -> bytes:
 
 
 def control_messages(data: bytes) -> None:
-    """Stock gets what it would have got, untouched, except a handshake for a room that has failed."""
-    frames, after = frames_of(data), [b"the next message"]
+    """Stock gets what it would have got, untouched, except junk, an acknowledgement, and a handshake for a room that
+    has failed."""
+    frames, after = frames_of(data), [b"STAGING_RSP", b"9", b"0", b"0", b"0", b"0", b"session"]
     arriving: Iterator[list[bytes]] = iter([frames, after])
     received = _stage.messages.wrap(lambda: next(arriving))()
     untouched = frames_of(data)
 
+    message = read_for_prefill(untouched, STOCK)
     if received is frames:
         assert frames == untouched
+        assert not isinstance(message, Junk)
         return
     assert received is after
-    assert len(frames) >= METADATA_FRAMES
-    assert int(frames[0]) == FAILED_ROOM
+    match message:
+        case Metadata(room):
+            assert room == FAILED_ROOM
+        case Registration():
+            assert message.acknowledged is not None
+        case _:
+            assert isinstance(message, (Junk, Watermark))
 
 
 def decode_acknowledgement(data: bytes) -> None:

@@ -32,6 +32,8 @@ class Manager:
     def __init__(self):
         self.server_socket = SimpleNamespace(recv_multipart=lambda: [b""])
 
+Manager.__name__ = "MooncakeKVManager"
+
 def rank(socket, end):
     parts = EngineParts(None, object, "0", None)
     settings = read_settings({"PD_SIDECAR_SOCKET": socket, "PD_SIDECAR_EMBEDDED": "0"})

@@ -81,7 +81,7 @@ def _forgets_the_verdict() -> Replacements:
 
 
 def _lets_late_handshakes_in() -> Replacements:
-    return {f"{MANAGER}.ControlMessages._keep_back": lambda *_: False}
+    return {"sglang_hooks.hooks.control.ControlMessages._keep_back": lambda *_: False}
 
 
 def _takes_old_chunks() -> Replacements:
