@@ -25,6 +25,7 @@ from sglang_hooks.hooks.sender import around_abort, around_clear, around_init
 from sglang_hooks.hooks.tokenizer import TokenizerHooks
 from sglang_hooks.rank import Rank
 from sglang_hooks.settings import Settings, read_settings
+from sglang_hooks.uncovered import uncovered
 from sglang_hooks.whole_engine import engine_name_at_rank, mark_engine
 from sidecar.model import PROTOCOL, Hello
 
@@ -101,13 +102,13 @@ class Plugin:
         }
 
     @contained(otherwise=None)
-    def after_manager_init(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+    def after_manager_init(self, _result: None, manager: Any, *args: Any, **_kwargs: Any) -> None:
         """Runs inside the backend's `__init__`, after the common one and before any thread of the manager exists."""
         is_served = type(manager) is self._parts.mooncake_manager
         if not is_served or manager.disaggregation_mode.value != "prefill":
             return
         rank = Rank(
-            hello=self._hello(manager),
+            hello=self._hello(manager, server_args=args[2] if len(args) > 2 else None),
             socket=self._settings.socket,
             record_ttl_s=self._settings.record_ttl_s,
             drain_timeout_s=self._settings.drain_timeout_s,
@@ -121,7 +122,7 @@ class Plugin:
         rank.emitter.start()
         atexit.register(rank.say_goodbye, limit_s=GOODBYE_LIMIT_S)
 
-    def _hello(self, manager: Any) -> Hello:
+    def _hello(self, manager: Any, *, server_args: Any) -> Hello:
         prefill_rank = (
             manager.attn_tp_rank * manager.pp_size * manager.attn_cp_size
             + manager.pp_rank * manager.attn_cp_size
@@ -141,6 +142,7 @@ class Plugin:
             backend="mooncake",
             record_ttl_s=self._settings.record_ttl_s,
             hooks=self._findings.verdicts,
+            uncovered=uncovered(server_args, os.environ),
         )
 
     def _on_absent(self) -> Callable[[], str | None]:
