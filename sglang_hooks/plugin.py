@@ -31,6 +31,7 @@ from sglang_hooks.hooks.sender import around_abort, around_clear, around_init
 from sglang_hooks.hooks.tokenizer import TokenizerHooks
 from sglang_hooks.rank import Rank
 from sglang_hooks.settings import Settings, read_settings
+from sglang_hooks.uncovered import uncovered
 from sglang_hooks.whole_engine import engine_name_at_rank, mark_engine
 from sidecar.model import PROTOCOL, Hello
 
@@ -126,7 +127,7 @@ class Plugin:
         self.decode.after_internal_state(result)
 
     @contained(otherwise=None)
-    def after_manager_init(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+    def after_manager_init(self, _result: None, manager: Any, *args: Any, **_kwargs: Any) -> None:
         """Runs inside the backend's `__init__`, after the common one and before any thread of the manager exists."""
         if manager.disaggregation_mode.value == "decode":
             self.decode.attach(manager)
@@ -135,7 +136,7 @@ class Plugin:
         if backend is None or manager.disaggregation_mode.value != "prefill" or _tells_decode_itself(manager):
             return
         rank = Rank(
-            hello=self._hello(manager, backend),
+            hello=self._hello(manager, backend, server_args=args[2] if len(args) > 2 else None),
             socket=self._settings.socket,
             record_ttl_s=self._settings.record_ttl_s,
             drain_timeout_s=self._settings.drain_timeout_s,
@@ -157,7 +158,7 @@ class Plugin:
             atexit.unregister(self._rank.say_goodbye)
             self._rank.say_goodbye(limit_s=GOODBYE_LIMIT_S)
 
-    def _hello(self, manager: Any, backend: str) -> Hello:
+    def _hello(self, manager: Any, backend: str, *, server_args: Any) -> Hello:
         prefill_rank = (
             manager.attn_tp_rank * manager.pp_size * manager.attn_cp_size
             + manager.pp_rank * manager.attn_cp_size
@@ -177,6 +178,7 @@ class Plugin:
             backend=backend,
             record_ttl_s=self._settings.record_ttl_s,
             hooks=self._findings.verdicts,
+            uncovered=uncovered(server_args, os.environ),
         )
 
     def _on_absent(self) -> Callable[[], str | None]:

@@ -92,8 +92,10 @@ class Senderless:
         and has nothing to fear."""
         book = self._book
         with book.lock:
-            if self._is_served(room):
+            if (opened := book.table.find_open(room)) is not None and not opened.succeeded:
                 book.counts.refusals_of_others += 1
+                if opened.ending:  # whoever comes for the refused one joins it, or its record
+                    opened.opened_at_s = book.clock()
                 return
             life = book.table.split_early(room, float("inf")) or book.table.senderless(room)
             life.opened_at_s = book.clock()

@@ -40,7 +40,8 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     `hooks` holds the verdict for each hook point, because sglang only logs a hook that did not apply.
     `record_ttl_s` is max(bootstrap timeout, waiting timeout, 300). `facts_dropped` counts what has not fitted the
     queue since this process began; a replay made good for it. `hears_hand_offs`: it takes HandedOff replies.
-    `hears_refusals`: it takes what concerns requests that are refused before a rank sees them.
+    `hears_refusals`: it takes what concerns requests that are refused before a rank sees them. `uncovered`: of which of
+    those nobody can tell decode here, and why.
 
     Of a tokenizer process the ranks are 0 and mean nothing.
     """
@@ -61,6 +62,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     facts_dropped: int = 0
     hears_hand_offs: bool = False
     hears_refusals: bool = False
+    uncovered: tuple[str, ...] = ()
 
 
 class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):

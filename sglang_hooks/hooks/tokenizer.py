@@ -15,6 +15,7 @@ from sglang_hooks.contain import contained
 from sglang_hooks.door import Door
 from sglang_hooks.hooks.refusals import is_room
 from sglang_hooks.settings import Settings
+from sglang_hooks.uncovered import uncovered
 from sglang_hooks.whole_engine import engine_name
 from sidecar.model import PROTOCOL, TOKENIZER, Hello
 
@@ -65,6 +66,7 @@ class TokenizerHooks:
             backend=server_args.disaggregation_transfer_backend,
             record_ttl_s=self._settings.record_ttl_s,
             hooks=self._verdicts,
+            uncovered=uncovered(server_args, os.environ),
         )
 
 

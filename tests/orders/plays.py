@@ -48,6 +48,7 @@ class Use:
     fate: Fate
     endpoints: list[DecodeEndpoint] = field(default_factory=list)
     is_sent: bool = False
+    is_aborted: bool = False
     has_shaken: bool = False
     done_at: set[int] = field(default_factory=set)
     shakes: list[Shake] = field(default_factory=list)
@@ -137,7 +138,7 @@ class Play:
         if self._world.ranks[rank].senderless._released:  # noqa: SLF001 - the pipe of the bootstrap thread
             yield lambda: self._take_released(rank)
         if self._writing[rank]:
-            yield lambda: self._world.ranks[rank].chunk_finished(self._writing[rank].pop())
+            yield lambda: self._finish_chunk(rank)
         use = self._uses[self._current] if self._current >= 0 else None
         if use is not None and use.fate is Fate.SERVED and rank not in use.done_at and self._can_serve(use, rank):
             yield lambda: self._serve(use, rank)
@@ -145,8 +146,7 @@ class Play:
     def _steps_of(self, use: Use) -> Iterator[Step]:
         if not use.is_sent:
             yield lambda: self._send(use)
-        is_told = bool(use.done_at) or any("abort" in orders for orders in self._orders)
-        if use.fate is Fate.ABORTED and use.is_sent and not is_told:
+        if use.fate is Fate.ABORTED and use.is_sent and not use.is_aborted:
             yield self._abort
         if not use.has_shaken and (use.is_sent or not self._room_may_be_ended):
             yield lambda: self._shake(use)
@@ -172,6 +172,7 @@ class Play:
 
     def _abort(self) -> None:
         self.log.append("abort")
+        self._uses[self._current].is_aborted = True
         for orders in self._orders:
             orders.append("abort")
 
@@ -192,7 +193,8 @@ class Play:
             life = self._lives[rank]
             assert life is not None
             self._world.ranks[rank].release(life, "Aborted")
-            self._done(use, rank)
+            if life.concluded:
+                self._done(use, rank)
         elif use.fate is Fate.REFUSED_BY_SCHEDULER:
             self._world.ranks[rank].refuse(self.room, "over capacity", 400)
             self._done(use, rank)
@@ -202,6 +204,13 @@ class Play:
                 life = self._world.ranks[rank].chunk_put(self.room)
                 assert life is not None
                 self._writing[rank].append(life)
+
+    def _finish_chunk(self, rank: int) -> None:
+        """An aborted request's client is answered when nothing of it is being written any more."""
+        life = self._writing[rank].pop()
+        self._world.ranks[rank].chunk_finished(life)
+        if life.concluded:
+            self._done(self._uses[self._current], rank)
 
     def _can_serve(self, use: Use, rank: int) -> bool:
         life = self._lives[rank]
@@ -217,7 +226,7 @@ class Play:
         self.log.append(f"served by rank {rank}")
         for each in self._uses:
             for shake in each.shakes:
-                if shake.rank == rank and shake.with_stock:
+                if shake.rank == rank and shake.with_stock and shake.endpoint in life.endpoints:
                     shake.is_over = True
                 elif shake.rank == rank and shake.arrived:
                     shake.is_orphan = True

@@ -468,3 +468,22 @@ def test_a_new_sidecar_is_told_of_the_refusal_with_its_handshakes(rank: Rank) ->
     replayed = list(rank.replay())
 
     assert [type(fact) for fact in replayed] == [RoomOpened, DecodeHandshake, RoomConcluded]
+
+
+def test_a_refusal_while_the_room_still_drains_is_not_forgotten(rank: Rank, clock: Clock) -> None:
+    """The refused request's decode comes after the drain, and the tokenizer process still has that request."""
+    told = listen(rank)
+    rank.heard(TokenizerJoined())
+    life = rank.open(ROOM)
+    chunk = rank.chunk_put(ROOM)
+    assert chunk is life
+    rank.release(life, "Aborted")
+    clock.now_s = 110.0
+    rank.refuse(ROOM, "over capacity")
+    rank.chunk_finished(life)
+    clock.now_s = 120.0
+    assert rank.meet(ROOM, D1, "s1", FRAMES)
+
+    rank.heard(in_use(accepted_at_s=105.0, as_of_s=130.0))
+
+    assert [fact.endpoint for fact in told if isinstance(fact, DecodeHandshake)] == [D1]
