@@ -50,7 +50,7 @@ unit: $(VENV)/.stamp
 	@mkdir -p build
 	@echo "== tests without an engine; those of the shell, which mostly wait, beside the others"
 	$(BIN)/coverage run -m pytest tests/shell -p no:cacheprovider $(ARGS) > build/shell-tests.log 2>&1 & shell=$$!; \
-	$(BIN)/coverage run --parallel-mode -m pytest tests/core tests/wire tests/sglang_hooks tests/fuzz tests/matrix $(ARGS) && rest=0 || rest=1; \
+	$(BIN)/coverage run --parallel-mode -m pytest tests/core tests/wire tests/sglang_hooks tests/fuzz tests/drift tests/matrix $(ARGS) && rest=0 || rest=1; \
 	wait $$shell || rest=1; tail -n 40 build/shell-tests.log; exit $$rest
 	$(BIN)/coverage combine --append --quiet
 	$(BIN)/coverage report

@@ -1,87 +1,53 @@
-"""The parts of sglang that the plugin hooks or calls, and whether this sglang has them.
+"""Whether this sglang has what the plugin hooks and calls.
 
-Detected by what is there, never by a version string. If any needed point is missing or takes other parameters, the
-plugin stands down as a whole: half a set of hooks could free pages under a writer.
+Detected by what is there, never by a version string. If something needed is missing, takes other parameters, or does
+more than its hook knows of, the plugin stands down as a whole: half a set of hooks could free pages under a writer.
 """
 
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-COMMON = "sglang.srt.disaggregation.common"
-PREFILL = "sglang.srt.disaggregation.prefill.SchedulerDisaggregationPrefillMixin"
-BOOTSTRAP_QUEUE = "sglang.srt.disaggregation.prefill.PrefillBootstrapQueue"
-PIPELINE = "sglang.srt.managers.scheduler_pp_mixin.SchedulerPPMixin"
-SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+from sglang_hooks.hook_points import HOOK_POINTS, PREFILL, SCHEDULER, HookPoint
 
 FOUND = "found"
-
-
-@dataclass(frozen=True, slots=True)
-class HookPoint:
-    """`parameters` are the leading ones that a hook body relies on, `self` included."""
-
-    name: str
-    target: str
-    parameters: tuple[str, ...]
-
-
-HOOK_POINTS = (
-    HookPoint("manager_init", f"{COMMON}.conn.CommonKVManager.__init__", ("self", "args", "disaggregation_mode")),
-    HookPoint("update_status", f"{COMMON}.conn.CommonKVManager.update_status", ("self", "bootstrap_room", "status")),
-    HookPoint(
-        "record_failure", f"{COMMON}.conn.CommonKVManager.record_failure", ("self", "bootstrap_room", "failure_reason")
-    ),
-    HookPoint(
-        "worker_status",
-        "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager.sync_status_to_decode_endpoint",
-        ("self", "remote", "dst_port", "room", "status", "prefill_rank"),
-    ),
-    HookPoint(
-        "sender_init", f"{COMMON}.conn.CommonKVSender.__init__", ("self", "mgr", "bootstrap_addr", "bootstrap_room")
-    ),
-    HookPoint("sender_abort", f"{COMMON}.conn.CommonKVSender.abort", ("self",)),
-    HookPoint("sender_clear", f"{COMMON}.conn.CommonKVSender.clear", ("self",)),
-    HookPoint("queue_put", f"{COMMON}.utils.FastQueue.put", ("self", "item")),
-    HookPoint("queue_get", f"{COMMON}.utils.FastQueue.get", ("self",)),
-    HookPoint(
-        "poll_reduce",
-        "sglang.srt.disaggregation.utils.poll_and_all_reduce_attn_cp_tp_group",
-        ("pollers", "attn_cp_cpu_group"),
-    ),
-    HookPoint("abort_request", f"{SCHEDULER}.abort_request", ("self", "recv_req")),
-    HookPoint("chunked_abort", f"{SCHEDULER}.process_pending_chunked_abort", ("self",)),
-    HookPoint("internal_state", f"{SCHEDULER}.get_internal_state", ("self", "recv_req")),
-    HookPoint("send_chunk", f"{PREFILL}.send_kv_chunk", ("self", "req", "last_chunk", "end_idx")),
-    HookPoint("inflight", f"{PREFILL}.process_disagg_prefill_inflight_queue", ("self", "rids_to_check")),
-    HookPoint("prefill_chunk", f"{PREFILL}.process_prefill_chunk", ("self", "last_batch", "running_batch")),
-    HookPoint("pop_bootstrapped", f"{BOOTSTRAP_QUEUE}.pop_bootstrapped", ("self", "return_failed_reqs")),
-    HookPoint("pp_transferred", f"{PIPELINE}._pp_pd_get_prefill_transferred_ids", ("self",)),
-)
 
 ENGINE_PARTS = {
     "prepare_abort": "sglang.srt.disaggregation.utils.prepare_abort",
     "finish_abort": "sglang.srt.managers.schedule_batch.FINISH_ABORT",
-    "mooncake_manager": "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager",
     "version": "sglang.__version__",
+    "clear_pending_chunk_send": f"{PREFILL}.clear_pending_chunk_send",
 }
+
+NEWER_PARTS = {
+    "release_aborted": f"{SCHEDULER}._release_aborted_request",
+    "collect_running": f"{SCHEDULER}.collect_inflight_reqs",
+}
+"""Not in every supported sglang. The hooks go another way without them."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineParts:
-    """What hook bodies call or compare with, resolved once."""
+    """What hook bodies call or compare with, resolved once.
+
+    `release_aborted` (from 0.5.20): the inflight queue's own failure path lets the caches forget a request.
+    `collect_running` (from 0.5.19): the requests of the batches that an abort looks into.
+    """
 
     prepare_abort: Callable[..., None]
     finish_abort: type
-    mooncake_manager: type
     version: str
+    clear_pending_chunk_send: Callable[[Any, Any], None]
+    release_aborted: Callable[..., None] | None = None
+    collect_running: Callable[[Any], Iterable[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`verdicts` by the name of the hook point or part: "found", or what is wrong."""
+    """`verdicts` by the name of the hook point or part: "found", or what is wrong. A point in whose place this sglang
+    has another one is not among them."""
 
     verdicts: dict[str, str]
     parts: EngineParts | None
@@ -90,17 +56,30 @@ class Findings:
     def missing(self) -> dict[str, str]:
         return {name: verdict for name, verdict in self.verdicts.items() if verdict != FOUND}
 
+    def has(self, name: str) -> bool:
+        return self.verdicts.get(name) == FOUND
+
 
 def survey() -> Findings:
     """Looks at the installed sglang. Imports the modules of all hook points."""
-    verdicts = {point.name: verdict_of(point) for point in HOOK_POINTS}
-    parts: dict[str, Any] = {}
-    for name, target in ENGINE_PARTS.items():
-        found = _resolve(target)
-        verdicts[name] = f"{target} is missing" if found is None else FOUND
-        parts[name] = found
+    verdicts = judge({point.name: verdict_of(point) for point in HOOK_POINTS})
+    parts: dict[str, Any] = {name: _resolve(target) for name, target in ENGINE_PARTS.items()}
+    verdicts |= {
+        name: FOUND if parts[name] is not None else f"{target} is missing" for name, target in ENGINE_PARTS.items()
+    }
+    parts |= {name: _resolve(target) for name, target in NEWER_PARTS.items()}
     complete = all(verdict == FOUND for verdict in verdicts.values())
     return Findings(verdicts, EngineParts(**parts) if complete else None)
+
+
+def judge(verdicts: Mapping[str, str]) -> dict[str, str]:
+    """Without what is missing but has another point in its place."""
+    served = {point.serves for point in HOOK_POINTS if verdicts[point.name] == FOUND}
+    return {
+        point.name: verdicts[point.name]
+        for point in HOOK_POINTS
+        if verdicts[point.name] == FOUND or point.serves not in served
+    }
 
 
 def verdict_of(point: HookPoint) -> str:
@@ -109,9 +88,23 @@ def verdict_of(point: HookPoint) -> str:
         return f"{point.target} is missing"
     if not callable(function):
         return f"{point.target} is not callable"
-    parameters = tuple(inspect.signature(function).parameters)
+    return verdict_on(point, tuple(inspect.signature(function).parameters), _names_used(function))
+
+
+def _names_used(function: Callable[..., Any]) -> frozenset[str]:
+    """Globals and attributes that the body mentions."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return frozenset() if code is None else frozenset(code.co_names)
+
+
+def verdict_on(point: HookPoint, parameters: tuple[str, ...], used: frozenset[str]) -> str:
+    """Pure: a function with these parameters, whose body mentions these names, stands at the point's target."""
     if parameters[: len(point.parameters)] != point.parameters:
         return f"{point.target} takes ({', '.join(parameters)}), expected to begin with ({', '.join(point.parameters)})"
+    if point.without in used:
+        return f"{point.target} uses {point.without}"
+    if point.known and not used <= point.known:
+        return f"{point.target} uses {', '.join(sorted(used - point.known))}, which its hook does not know"
     return FOUND
 
 

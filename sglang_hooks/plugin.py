@@ -7,16 +7,20 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from sglang_hooks.compat import HOOK_POINTS, EngineParts, Findings, survey
+from sglang_hooks.compat import EngineParts, Findings, survey
 from sglang_hooks.contain import contained
 from sglang_hooks.embedded import EmbeddedStart
+from sglang_hooks.hook_points import BACKENDS, HOOK_POINTS
+from sglang_hooks.hooks.backends import take_hold_of_own_methods
 from sglang_hooks.hooks.manager import (
     RANK_ATTRIBUTE,
     ControlMessages,
     around_record_failure,
+    around_status_message,
     around_update_status,
     around_worker_status,
 )
+from sglang_hooks.hooks.parking import ParkingHooks
 from sglang_hooks.hooks.pipeline import PipelineHooks
 from sglang_hooks.hooks.queue import ChunkCount
 from sglang_hooks.hooks.scheduler import SchedulerHooks
@@ -51,16 +55,20 @@ class Plugin:
         self._parts = parts
         self._rank: Rank | None = None
         self._pipeline = PipelineHooks()
-        self._scheduler = SchedulerHooks(parts, self._pipeline)
+        self._parking = ParkingHooks(parts)
+        self._scheduler = SchedulerHooks(parts, self._pipeline, self._parking)
 
     def register_hooks(self) -> None:
         from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415 - only inside an engine
 
-        targets = {point.name: point.target for point in HOOK_POINTS}
-        for name, body in self.around_hooks().items():
-            HookRegistry.register(targets[name], body, HookType.AROUND)
-        for name, body in self.after_hooks().items():
-            HookRegistry.register(targets[name], body, HookType.AFTER)
+        around, after = self.around_hooks(), self.after_hooks()
+        for point in HOOK_POINTS:
+            if not self._findings.has(point.name):
+                continue
+            if (body := around.get(point.name)) is not None:
+                HookRegistry.register(point.target, body, HookType.AROUND)
+            if (body := after.get(point.name)) is not None:
+                HookRegistry.register(point.target, body, HookType.AFTER)
 
     def around_hooks(self) -> dict[str, Callable[..., Any]]:
         chunks = ChunkCount(lambda: self._rank)
@@ -69,6 +77,7 @@ class Plugin:
             "update_status": around_update_status,
             "record_failure": around_record_failure,
             "worker_status": around_worker_status,
+            "status_message": around_status_message,
             "sender_init": around_init,
             "sender_abort": around_abort,
             "sender_clear": around_clear,
@@ -76,7 +85,8 @@ class Plugin:
             "queue_get": chunks.around_get,
             "poll_reduce": scheduler.around_poll_reduce,
             "abort_request": scheduler.around_abort_request,
-            "chunked_abort": scheduler.around_chunked_abort,
+            "chunked_abort": self._parking.around_chunked_abort,
+            "result_is_retired": self._parking.around_retire,
             "send_chunk": scheduler.around_send_chunk,
             "inflight": scheduler.around_inflight,
             "pp_transferred": scheduler.around_inflight,
@@ -93,11 +103,11 @@ class Plugin:
     @contained(otherwise=None)
     def after_manager_init(self, _result: None, manager: Any, *_args: Any, **_kwargs: Any) -> None:
         """Runs inside the backend's `__init__`, after the common one and before any thread of the manager exists."""
-        is_served = type(manager) is self._parts.mooncake_manager
-        if not is_served or manager.disaggregation_mode.value != "prefill":
+        backend = BACKENDS.get(type(manager).__module__)
+        if backend is None or manager.disaggregation_mode.value != "prefill" or _tells_decode_itself(manager):
             return
         rank = Rank(
-            hello=self._hello(manager),
+            hello=self._hello(manager, backend),
             socket=self._settings.socket,
             record_ttl_s=self._settings.record_ttl_s,
             drain_timeout_s=self._settings.drain_timeout_s,
@@ -107,11 +117,19 @@ class Plugin:
         manager.server_socket.recv_multipart = messages.wrap(manager.server_socket.recv_multipart)
         manager.__dict__["_pd_sidecar_messages"] = messages
         manager.__dict__[RANK_ATTRIBUTE] = rank
+        take_hold_of_own_methods(manager, backend)
+        self._let_go()
         self._rank = rank
         rank.emitter.start()
         atexit.register(rank.say_goodbye, limit_s=GOODBYE_LIMIT_S)
 
-    def _hello(self, manager: Any) -> Hello:
+    def _let_go(self) -> None:
+        """An engine that has changed its role (from 0.5.21) builds its manager anew."""
+        if self._rank is not None:
+            atexit.unregister(self._rank.say_goodbye)
+            self._rank.say_goodbye(limit_s=GOODBYE_LIMIT_S)
+
+    def _hello(self, manager: Any, backend: str) -> Hello:
         prefill_rank = (
             manager.attn_tp_rank * manager.pp_size * manager.attn_cp_size
             + manager.pp_rank * manager.attn_cp_size
@@ -128,7 +146,7 @@ class Plugin:
             dp_rank=manager.attn_dp_rank or 0,
             pid=os.getpid(),
             sglang=self._parts.version,
-            backend="mooncake",
+            backend=backend,
             record_ttl_s=self._settings.record_ttl_s,
             hooks=self._findings.verdicts,
         )
@@ -137,3 +155,8 @@ class Plugin:
         if not self._settings.embedded:
             return lambda: "PD_SIDECAR_EMBEDDED=0, so none is started"
         return EmbeddedStart(socket=self._settings.socket, idle_exit_s=self._settings.idle_exit_s)
+
+
+def _tells_decode_itself(manager: Any) -> bool:
+    """`--disaggregation-decode-allocation-policy prefill_complete`, from 0.5.22: stock pushes every end of a room."""
+    return bool(getattr(manager, "defer_decode_allocation", False))

@@ -55,6 +55,7 @@ class Rank:
         self._hello = structs.replace(hello, hears_hand_offs=True)
         self._drain_timeout_s = drain_timeout_s
         self._clock = clock
+        self.backend = hello.backend
         self.last_seq = 0
 
     # -- the emitter's questions
@@ -237,11 +238,16 @@ class Rank:
             return True
         if self._clock() - life.ending_since_s < self._drain_timeout_s:
             return False
+        self.doubt_drain(life)
+        return True
+
+    def doubt_drain(self, life: Life) -> None:
+        """It cannot be shown that nothing of the life is being written: only a decode that holds its pages may be
+        told."""
         with self.lock:
             if life.drained_in_time:
                 life.drained_in_time = False
                 self.counts.undrained_lives += 1
-        return True
 
     # -- the engine's tables
 

@@ -2,10 +2,11 @@
 may take."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sglang_hooks.contain import contained
+from sglang_hooks.hook_points import UNPROVEN_AFTER_ERROR
 from sglang_hooks.hooks.agreement import BOOTSTRAPPING, FAILED, SUCCESS, WAITING_FOR_INPUT
 from sglang_hooks.hooks.queue import life_in_hand
 from sglang_hooks.lives import Life
@@ -172,17 +173,30 @@ def _may_record(manager: Any, room: int) -> bool:
     life = rank.table.find_open(room)
     if life is None:
         return not rank.is_late(room)
+    if life_in_hand() is life and rank.backend in UNPROVEN_AFTER_ERROR:
+        rank.doubt_drain(life)
     return not (life.ending and room in manager.failure_records)
 
 
 def around_worker_status(original: Callable[..., None], manager: Any, remote: str, dst_port: int, *rest: int) -> None:
-    """`rest`: room, status, prefill rank."""
-    if not _is_not_for_decode(manager, DecodeEndpoint(remote, dst_port), status=rest[1]):
+    """Up to 0.5.19. `rest`: room, status, prefill rank."""
+    if not is_not_for_decode(manager, DecodeEndpoint(remote, dst_port), status=rest[1]):
         original(manager, remote, dst_port, *rest)
 
 
+def around_status_message(
+    original: Callable[..., None], manager: Any, *, targets: Sequence[tuple[str, int]], status: int, **rest: Any
+) -> None:
+    """From 0.5.20. `rest`: room and cause."""
+    original(manager, targets=[to for to in targets if _may_hear(manager, to, status)], status=status, **rest)
+
+
+def _may_hear(manager: Any, target: tuple[str, int], status: int) -> bool:
+    return not is_not_for_decode(manager, DecodeEndpoint(*target), status=status)
+
+
 @contained(otherwise=False)
-def _is_not_for_decode(manager: Any, endpoint: DecodeEndpoint, *, status: int) -> bool:
+def is_not_for_decode(manager: Any, endpoint: DecodeEndpoint, *, status: int) -> bool:
     """A transfer worker's word about the life whose chunk it has in hand: of an older life to an endpoint of the
     room's new one, never; of a failure, not while other ranks may still be writing, since decode up to 0.5.20 frees
     its pages at the first Failed. The agreed end tells that, given a sidecar."""

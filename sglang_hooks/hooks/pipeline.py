@@ -26,11 +26,13 @@ class PipelineHooks:
 
     @contained(otherwise=False)
     def _is_staged(self, scheduler: Any) -> bool:
-        return rank_of(scheduler.disagg_prefill_bootstrap_queue.kv_manager) is not None and scheduler.ps.pp_size > 1
+        manager = scheduler.disagg_prefill_bootstrap_queue.kv_manager
+        return rank_of(manager) is not None and manager.pp_size > 1
 
     def around_pop_bootstrapped(self, original: Callable[..., Any], queue: Any, *args: Any, **kwargs: Any) -> Any:
-        """Polls made in here are about requests that the consensus of the stages does not name (stock 0.5.18 drops
-        those that have failed on this stage, while another may be about to compute them)."""
+        """Polls made in here are about requests that the consensus of the stages does not name (stock up to 0.5.21
+        drops those that have failed on this stage, while another may be about to compute them; later ones ask the
+        first stage)."""
         self._is_popping = self._pops_by_consensus(queue)
         try:
             return original(queue, *args, **kwargs)

@@ -2,8 +2,9 @@
 written, and know which life a worker is at work for."""
 
 import threading
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from sglang_hooks.contain import contained
 from sglang_hooks.lives import Life
@@ -11,12 +12,26 @@ from sglang_hooks.rank import Rank
 
 LIFE_ATTRIBUTE = "_pd_sidecar_life"
 
+WRITES_LIMIT_S = 30.0
+LOOK_EVERY_S = 0.001
+
 _worker = threading.local()
+
+
+class WriteState(Protocol):
+    """One write of the vendor's engine (mori `TransferStatus`)."""
+
+    def InProgress(self) -> bool: ...
 
 
 def life_in_hand() -> Life | None:
     """The life whose chunk the calling thread is writing; None outside a transfer worker."""
     return getattr(getattr(_worker, "chunk", None), LIFE_ATTRIBUTE, None)
+
+
+def note_writes(states: Iterable[WriteState]) -> None:
+    """Of the chunk in hand: a worker that comes back for the next one before these have ended waits for them."""
+    _worker.writes = tuple(states)
 
 
 class ChunkCount:
@@ -45,7 +60,7 @@ class ChunkCount:
     def _count(self, item: Any) -> bool:
         """Whether the chunk may be written: not if the room was ended behind the scheduler's back."""
         rank = self._rank()
-        room = getattr(item, "room", None)  # None is sglang's sentinel for teardown
+        room = _room_of(item)
         if rank is None or room is None:
             return True
         life = rank.chunk_put(room)
@@ -68,5 +83,28 @@ class ChunkCount:
         life: Life | None = getattr(chunk, LIFE_ATTRIBUTE, None)
         rank = self._rank()
         if life is not None and rank is not None:
+            if not _writes_have_ended():
+                rank.doubt_drain(life)
             delattr(chunk, LIFE_ATTRIBUTE)
             rank.chunk_finished(life)
+
+
+def _room_of(item: Any) -> int | None:
+    """None for sglang's sentinel for teardown."""
+    room: int | None = getattr(item, "room", None)
+    if room is None and hasattr(item, "sender"):  # Mori up to 0.5.18
+        room = item.sender.bootstrap_room
+    return room
+
+
+def _writes_have_ended() -> bool:
+    """Waits for the last chunk's, in a transfer worker; that is what a worker does anyway, unless the room was aborted.
+    Answers False if they take too long."""
+    writes: tuple[WriteState, ...] = getattr(_worker, "writes", ())
+    _worker.writes = ()
+    deadline = time.monotonic() + WRITES_LIMIT_S
+    while any(write.InProgress() for write in writes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True

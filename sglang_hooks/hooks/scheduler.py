@@ -4,26 +4,25 @@ does not.
 Membership of the inflight queue changes only on facts that all ranks share: the broadcast abort, or a reduced poll.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sglang_hooks.compat import EngineParts
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import FAILED, EndingPoller, settle_verdict
 from sglang_hooks.hooks.manager import rank_of
+from sglang_hooks.hooks.parking import ABORTED, ParkingHooks
 from sglang_hooks.hooks.pipeline import PipelineHooks
-from sglang_hooks.hooks.sender import drop_remains, end_and_purge, life_of, nothing_was_sent
+from sglang_hooks.hooks.sender import end_and_purge, life_of, nothing_was_sent
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
 
-ABORTED = "Aborted"
-"""The message sglang answers a client's abort with (`FINISH_ABORT`)."""
-
 
 class SchedulerHooks:
-    def __init__(self, parts: EngineParts, pipeline: PipelineHooks) -> None:
+    def __init__(self, parts: EngineParts, pipeline: PipelineHooks, parking: ParkingHooks) -> None:
         self._parts = parts
         self._pipeline = pipeline
+        self._parking = parking
         self._inflight_of: Any = None
 
     # -- abort_request
@@ -31,7 +30,7 @@ class SchedulerHooks:
     def around_abort_request(self, original: Callable[..., None], scheduler: Any, recv_req: Any) -> None:
         waiting = self._waiting_matches(scheduler, recv_req)
         original(scheduler, recv_req)
-        self._end_dropped(scheduler, waiting)
+        self._end_dropped(scheduler, waiting, recv_req)
         self._end_unsent_running(scheduler, recv_req)
 
     @contained(otherwise=())
@@ -41,7 +40,7 @@ class SchedulerHooks:
         return tuple(req for req in scheduler.waiting_queue if _matches(req, recv_req))
 
     @contained(otherwise=None)
-    def _end_dropped(self, scheduler: Any, waiting: Iterable[Any]) -> None:
+    def _end_dropped(self, scheduler: Any, waiting: Iterable[Any], recv_req: Any) -> None:
         """Stock has answered these clients and dropped the requests; up to 0.5.20 it leaves bootstrapped senders as
         they were."""
         if not waiting:
@@ -49,7 +48,7 @@ class SchedulerHooks:
         kept = {id(req) for req in scheduler.waiting_queue}
         for req in waiting:
             if id(req) not in kept:
-                end_and_purge(req.disagg_kv_sender, ABORTED)
+                end_and_purge(req.disagg_kv_sender, _message(recv_req))
 
     @contained(otherwise=None)
     def _end_unsent_running(self, scheduler: Any, recv_req: Any) -> None:
@@ -59,80 +58,24 @@ class SchedulerHooks:
         if rank is None:
             return
         inflight = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
-        for req in _running(scheduler):
+        for req in self._running(scheduler):
             sender: Any = getattr(req, "disagg_kv_sender", None)
             life = life_of(sender)
-            if life is None or not _matches(req, recv_req) or not self._is_to_be_aborted(req):
+            if life is None or not _matches(req, recv_req) or not self._parking.is_to_be_aborted(req):
                 continue
             if req is not scheduler.chunked_req and id(req) not in inflight and nothing_was_sent(sender, life):
+                rank.name_cause(life, req.to_finish.message)
                 sender.abort()
 
-    def _is_to_be_aborted(self, req: Any) -> bool:
-        return isinstance(req.to_finish, self._parts.finish_abort)
-
-    # -- process_pending_chunked_abort
-
-    def around_chunked_abort(self, original: Callable[..., None], scheduler: Any) -> None:
-        req = self._chunked_to_end(scheduler)
-        if req is None:
-            original(scheduler)
-        elif self._is_unsent(req):
-            original(scheduler)
-            self._drop_unsent(scheduler, req)
-        elif not self._park_chunked(scheduler, req):
-            original(scheduler)
-
-    @contained(otherwise=None)
-    def _chunked_to_end(self, scheduler: Any) -> Any:
-        """The chunked request that stock is about to abort now, if it has a life."""
-        req = scheduler._pending_chunked_abort_req  # noqa: SLF001 - sglang's own marker
-        if req is None or scheduler.chunked_req is not req or _rank(scheduler) is None:
-            return None
-        return req if life_of(getattr(req, "disagg_kv_sender", None)) is not None else None
-
-    @contained(otherwise=False)
-    def _is_unsent(self, req: Any) -> bool:
-        life = life_of(req.disagg_kv_sender)
-        return life is not None and nothing_was_sent(req.disagg_kv_sender, life)
-
-    @contained(otherwise=None)
-    def _drop_unsent(self, scheduler: Any, req: Any) -> None:
-        rank, life = _rank(scheduler), life_of(req.disagg_kv_sender)
-        if rank is not None and life is not None:
-            drop_remains(rank, req.disagg_kv_sender.kv_mgr, life)
-
-    def _park_chunked(self, scheduler: Any, req: Any) -> bool:
-        """Chunks of it may still be read by transfer workers: the request waits in the inflight queue, with its
-        pages and its slot, until all ranks are quiet; the engine then answers and releases once. Stock frees the
-        pages at once.
-
-        Answers whether the request is parked; if not, stock must abort it.
-        """
-        self._prepare_parking(scheduler, req)
-        if not isinstance(req.finished_reason, self._parts.finish_abort):
-            return False
-        scheduler.chunked_req = None
-        scheduler._pending_chunked_abort_req = None  # noqa: SLF001 - sglang's own marker
-        scheduler.disagg_prefill_inflight_queue.append(req)
-        self._forget_prefetch(scheduler, req)
-        return True
-
-    @contained(otherwise=None)
-    def _prepare_parking(self, scheduler: Any, req: Any) -> None:
-        """The state that `process_pending_chunked_abort` leaves, less the release and the answer. What makes the
-        request parkable comes last."""
-        req.time_stats.trace_ctx.abort(abort_info={"reason": ABORTED})
-        scheduler.clear_pending_chunk_send(req)
-        req.disagg_kv_sender.abort()
-        req.to_finish = None
-        req.pending_bootstrap = False
-        req.skip_radix_cache_insert = True
-        self._parts.prepare_abort(req, ABORTED)
-
-    @contained(otherwise=None)
-    def _forget_prefetch(self, scheduler: Any, req: Any) -> None:
-        if scheduler.enable_hicache_storage:
-            scheduler.tree_cache.release_aborted_request(req.rid)
+    def _running(self, scheduler: Any) -> Iterable[Any]:
+        """The requests of the batches that `Scheduler.abort_request` looks into."""
+        if self._parts.collect_running is not None:
+            return self._parts.collect_running(scheduler)
+        if scheduler.ps.pp_size == 1:
+            batches = [scheduler.running_batch, scheduler.last_batch]
+        else:
+            batches = [*scheduler.running_mbs, *scheduler.mbs]
+        return {id(req): req for batch in batches if batch is not None for req in batch.reqs}.values()
 
     # -- send_kv_chunk
 
@@ -152,19 +95,16 @@ class SchedulerHooks:
     @contained(otherwise=False)
     def _ends_here(self, scheduler: Any, req: Any) -> bool:
         life = life_of(getattr(req, "disagg_kv_sender", None))
-        to_be_aborted = self._is_to_be_aborted(req)
+        to_be_aborted = self._parking.is_to_be_aborted(req)
         if life is None or not (to_be_aborted or life.ending):
             return False
         if to_be_aborted:
-            reason = req.to_finish
-            self._parts.prepare_abort(req, reason.message, reason.status_code)
-            req.finished_reason = reason
-            req.to_finish = None
             rank = rank_of(req.disagg_kv_sender.kv_mgr)
             if rank is not None:
-                rank.name_cause(life, reason.message)
+                rank.name_cause(life, req.to_finish.message)
+            self._parking.take_finish_reason(req)
             req.disagg_kv_sender.abort()
-        scheduler.clear_pending_chunk_send(req)
+        self._parts.clear_pending_chunk_send(scheduler, req)
         return True
 
     # -- the inflight queue's polls
@@ -262,15 +202,6 @@ def _matches(req: Any, recv_req: Any) -> bool:
     return bool(recv_req.abort_all or req.rid.startswith(recv_req.rid))
 
 
-def _running(scheduler: Any) -> Iterator[Any]:
-    """The requests of the batches that `Scheduler.abort_request` looks into."""
-    if scheduler.ps.pp_size == 1:
-        batches = [scheduler.running_batch, scheduler.last_batch]
-    else:
-        batches = [*scheduler.running_mbs, *scheduler.mbs]
-    seen: set[int] = set()
-    for batch in batches:
-        for req in batch.reqs if batch is not None else ():
-            if id(req) not in seen:
-                seen.add(id(req))
-                yield req
+def _message(recv_req: Any) -> str:
+    """Why the engine itself aborts (from 0.5.20, a timeout); a client's abort says nothing."""
+    return getattr(recv_req, "abort_message", None) or ABORTED

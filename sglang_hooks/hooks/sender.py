@@ -1,10 +1,12 @@
 """Hooks on sglang's `CommonKVSender`: a life begins with it, and every end without Success passes through it."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from sglang_hooks.contain import contained
-from sglang_hooks.hooks.agreement import SUCCESS
+from sglang_hooks.hooks.agreement import FAILED, SUCCESS
+from sglang_hooks.hooks.backends import keep_failed
 from sglang_hooks.hooks.manager import purge_tables, rank_of, take_over
 from sglang_hooks.lives import Life
 from sglang_hooks.rank import Rank
@@ -46,11 +48,24 @@ def _open(sender: Any, manager: Any, room: int) -> None:
     if older is not None and older.ending:
         take_over(manager, room, older)
     setattr(sender, LIFE_ATTRIBUTE, rank.open(room))
+    if "abort" in vars(type(sender)) and rank.backend == "mori":
+        sender.abort = functools.partial(around_abort, _abort_silently, sender)
+
+
+@contained(otherwise=None)
+def _abort_silently(sender: Any) -> None:
+    """Mori up to 0.5.18 tells decode from `abort`, with writes under way. What stands here is the common `abort`, and
+    stock's mark that decode was told."""
+    sender.kv_mgr.record_failure(sender.bootstrap_room, "Aborted by AbortReq.")
+    sender.kv_mgr.update_status(sender.bootstrap_room, FAILED)
+    sender.conclude_state = FAILED
+    sender.status_notified, sender._notified_status = True, FAILED  # noqa: SLF001 - sglang's own marks
 
 
 def around_abort(original: Callable[..., None], sender: Any) -> None:
     if _begin_abort(sender):
         original(sender)
+        keep_failed(sender)
         _conclude_unsent(sender)
 
 

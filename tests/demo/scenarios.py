@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.demo.stage import HANDSHAKE_SLACK_S, Owed, Played, Stage, prompt
 from tests.pair.answers import Answer
+from tests.pair.deaths import last_death
 from tests.pair.rest import send_prefill_first
 from tests.pair.traffic import Order
 
@@ -108,16 +109,21 @@ async def late_handshake_room_reused(stage: Stage) -> Played:
 async def p_killed(stage: Stage, count: int = 3) -> Played:
     """The whole prefill server dies, all its processes at once, with D waiting. The last thing a pair is good for.
 
-    After `junk` a stock P reads no handshakes any more; what its death means to D is the same.
+    With several ranks D can only be told once the last of them is dead (until then it may still write), and that
+    moment is what counts. After `junk` a stock P reads no handshakes any more; what its death means to D is the same.
     """
     hanging = (await stage.client.tables("decode"))["transfer"]
     sent = [stage.client.send(Order(text=prompt(16_000))) for _ in range(count)]
     await stage.in_queue("transfer", hanging + count, role="decode")
     if stage.pair.spec.prefill.plugin:
         await stage.handshakes([one.order for one in sent])
+    ranks = stage.pair.prefill.scheduler_pids()
+    dead = last_death(ranks)
     killed_at = time.monotonic()
     stage.pair.prefill.kill()
-    return Played("p_killed", count, [Owed(one.decode, killed_at) for one in sent])
+    last_dead_at = await asyncio.to_thread(dead)
+    given_up_at = killed_at if len(ranks) == 1 else last_dead_at
+    return Played("p_killed", count, [Owed(one.decode, given_up_at) for one in sent])
 
 
 async def _abort_before_decode(stage: Stage, count: int) -> list[Order]:

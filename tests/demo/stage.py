@@ -64,7 +64,7 @@ class Stage:
         seen = await self.pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", room=order.room, limit_s=limit_s)
         return float(seen["t"])
 
-    async def computing(self, order: Order, *, chunk: int = 1, limit_s: float = 60.0) -> None:
+    async def computing(self, order: Order, *, chunk: int = 1, limit_s: float = 180.0) -> None:
         """P has begun the forward pass of that chunk."""
         await self.pair.events.wait_for("forward_began", rid=order.rid, count=chunk, limit_s=limit_s)
 

@@ -39,6 +39,11 @@ MORE_TOPOLOGIES: dict[str, dict[str, Any]] = {
     "tp2-no-overlap": TWO_AND_TWO | {"overlap": False},
     "tp2-to-tp1": {"prefill": {"tp": 2} | SMALL_CHUNKS},
     "tp1-to-tp2": {"prefill": SMALL_CHUNKS, "decode": {"tp": 2}},
+    "0.5.19": {"sglang": "0.5.19"},
+    "0.5.20": {"sglang": "0.5.20"},
+    "0.5.21": {"sglang": "0.5.21"},
+    "0.5.22": {"sglang": "0.5.22"},
+    "0.5.23": {"sglang": "0.5.23"},
 }
 """Only with PD_SIDECAR_LONG=1: each takes some minutes."""
 

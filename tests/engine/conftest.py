@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from tests.engine.stage import Stage
 
 
+MODULES_WITH_A_CONTEXT = (
+    "sglang.srt.disaggregation.common.conn",
+    "sglang.srt.disaggregation.mooncake.conn",
+    "sglang.srt.disaggregation.prefill",
+    "sglang.srt.managers.scheduler",
+)
+"""They ask `sglang.srt.runtime_context` for what the server was started with."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def fork() -> Iterator["Fork"]:
     """Made before anything else, while this process has no threads."""
@@ -73,9 +82,25 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for module in ("sglang.srt.disaggregation.prefill", "sglang.srt.managers.scheduler"):
         monkeypatch.setattr(f"{module}.release_kv_cache", lambda req, *_args, **_kwargs: freed.append(req.rid))
     parallel = SimpleNamespace(
-        dp_size=1, enable_dsa_cache_layer_split=False, load_balance_method="follow_bootstrap_room"
+        dp_size=1,
+        num_dp_ranks=1,
+        pp_size=1,
+        pp_rank=0,
+        tp_rank=0,
+        enable_dsa_cache_layer_split=False,
+        enable_kv_cache_sharding=False,
+        load_balance_method="follow_bootstrap_room",
     )
-    monkeypatch.setattr("sglang.srt.disaggregation.common.conn.get_parallel", lambda: parallel)
+    allocation = SimpleNamespace(disaggregation_decode_allocation_policy="immediate")
+    plain = {
+        "get_parallel": parallel,
+        "get_disagg": allocation,
+        "get_observability": SimpleNamespace(enable_trace=False),
+    }
+    for module in MODULES_WITH_A_CONTEXT:
+        for name, value in plain.items():
+            monkeypatch.setattr(f"{module}.{name}", lambda value=value: value, raising=False)
+    monkeypatch.setattr("sglang.srt.managers.scheduler._make_abort_req", lambda req, **_: req, raising=False)
     return freed
 
 

@@ -5,6 +5,7 @@ A rank is attached by the plugin, as in an engine; without it the same hooks are
 """
 
 import concurrent.futures
+import inspect
 import itertools
 import threading
 import time
@@ -19,7 +20,7 @@ import numpy as np
 import zmq
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.utils import FastQueue, TransferKVChunk
-from sglang.srt.disaggregation.mooncake.conn import KVArgsRegisterInfo, MooncakeKVManager, MooncakeKVSender
+from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager, MooncakeKVSender
 from sglang.srt.disaggregation.utils import DisaggregationMode, ReqToMetadataIdxAllocator
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.plugins.hook_registry import HookRegistry
@@ -79,6 +80,17 @@ class Transfers:
         return self.outcome
 
 
+SINCE_0_5_19 = {
+    "enable_deferred_decode_kv_release": False,
+    "_dcp_pack_buffers": [],
+    "_dcp_pack_max_tokens": None,
+    "_stopped": False,
+    "_worker_threads": [],
+    "server_args": SimpleNamespace(enable_pd_role_switch=False),
+}
+"""What later managers have beside the rest."""
+
+
 class StoppedError(SystemExit):
     """Ends an endless thread of the engine at the end of a test; sglang catches `Exception` only."""
 
@@ -95,58 +107,10 @@ class LastChunk:
             raise StoppedError
 
 
-def make_manager(context: zmq.Context[Any], transfers: Transfers, stop: threading.Event) -> Any:
-    """`MooncakeKVManager` in the prefill role, as its `__init__` leaves it less engine, registration and threads."""
-    manager = MooncakeKVManager.__new__(MooncakeKVManager)
+def common_state(context: zmq.Context[Any], stop: threading.Event) -> dict[str, Any]:
+    """What `CommonKVManager.__init__` leaves in the prefill role, less registration."""
     server_socket = context.socket(zmq.PULL)
     port = server_socket.bind_to_random_port("tcp://127.0.0.1")
-    vars(manager).update(
-        kv_args=SimpleNamespace(page_size=1, kv_data_ptrs=[1], kv_item_lens=[1], state_types=[], engine_rank=0),
-        kv_item_lens_sum=1,
-        state_item_lens_sum=0,
-        is_mla_backend=False,
-        is_hybrid_mla_backend=False,
-        _kv_replica_factor=1,
-        disaggregation_mode=DisaggregationMode.PREFILL,
-        attn_tp_size=1,
-        attn_tp_rank=0,
-        attn_cp_size=1,
-        attn_cp_rank=0,
-        attn_dp_rank=0,
-        pp_size=1,
-        pp_rank=0,
-        dcp_size=1,
-        dcp_rank=0,
-        bootstrap_host="127.0.0.1",
-        bootstrap_port=1,
-        local_ip="127.0.0.1",
-        rank_port=port,
-        server_socket=server_socket,
-        _zmq_ctx=context,
-        _socket_cache={},
-        _monitor_cache={},
-        _socket_send_locks={},
-        _socket_lock=threading.Lock(),
-        request_status={},
-        failure_records={},
-        failure_lock=threading.Lock(),
-        transfer_infos={},
-        req_to_decode_prefix_len={},
-        decode_kv_args_table={},
-        bootstrap_timeout=300,
-        enable_all_cp_ranks_for_transfer=False,
-        is_dummy_cp_rank=False,
-        enable_staging=False,
-        enable_trace=False,
-        session_failures=defaultdict(int),
-        failed_sessions=set(),
-        session_lock=threading.Lock(),
-        _staging_outstanding=defaultdict(int),
-        transfer_queues=[FastQueue()],
-        send_kvcache=transfers.send_kvcache,
-        send_aux=transfers.send_aux,
-        _get_dsa_cache_transfer_skip_flags=lambda _info: (False, False),
-    )
     receive = server_socket.recv_multipart
 
     def receive_until_stopped() -> list[bytes]:
@@ -156,6 +120,66 @@ def make_manager(context: zmq.Context[Any], transfers: Transfers, stop: threadin
         return receive()
 
     server_socket.recv_multipart = receive_until_stopped
+    return {
+        "kv_args": SimpleNamespace(page_size=1, kv_data_ptrs=[1], kv_item_lens=[1], state_types=[], engine_rank=0),
+        "kv_item_lens_sum": 1,
+        "state_item_lens_sum": 0,
+        "is_mla_backend": False,
+        "is_hybrid_mla_backend": False,
+        "_kv_replica_factor": 1,
+        "disaggregation_mode": DisaggregationMode.PREFILL,
+        "attn_tp_size": 1,
+        "attn_tp_rank": 0,
+        "attn_cp_size": 1,
+        "attn_cp_rank": 0,
+        "attn_dp_rank": 0,
+        "pp_size": 1,
+        "pp_rank": 0,
+        "dcp_size": 1,
+        "dcp_rank": 0,
+        "bootstrap_host": "127.0.0.1",
+        "bootstrap_port": 1,
+        "local_ip": "127.0.0.1",
+        "rank_port": port,
+        "server_socket": server_socket,
+        "_zmq_ctx": context,
+        "_socket_cache": {},
+        "_monitor_cache": {},
+        "_socket_send_locks": {},
+        "_socket_lock": threading.Lock(),
+        "request_status": {},
+        "failure_records": {},
+        "failure_lock": threading.Lock(),
+        "transfer_infos": {},
+        "req_to_decode_prefix_len": {},
+        "decode_kv_args_table": {},
+        "bootstrap_timeout": 300,
+        "enable_all_cp_ranks_for_transfer": False,
+        "is_dummy_cp_rank": False,
+        "enable_staging": False,
+        "enable_trace": False,
+        "_staging_outstanding": defaultdict(int),
+        **SINCE_0_5_19,
+        "_deferred_ack_targets": {},
+        "_deferred_ack_poisoned_rooms": set(),
+    }
+
+
+def make_manager(context: zmq.Context[Any], transfers: Transfers, stop: threading.Event) -> Any:
+    """`MooncakeKVManager` in the prefill role, as its `__init__` leaves it less engine, registration and threads."""
+    manager = MooncakeKVManager.__new__(MooncakeKVManager)
+    vars(manager).update(
+        common_state(context, stop),
+        session_failures=defaultdict(int),
+        failed_sessions=set(),
+        session_lock=threading.Lock(),
+        transfer_queues=[FastQueue()],
+        send_kvcache=transfers.send_kvcache,
+        send_aux=transfers.send_aux,
+        _get_dsa_cache_transfer_skip_flags=lambda _info: (False, False),
+        state_layout_rejections={},
+        failed_session_probes={},
+    )
     return manager
 
 
@@ -201,6 +225,21 @@ def _silent() -> "_Silent":
     return _Silent()
 
 
+HAS_KV_OF_ITS_OWN = "holds_kv" in inspect.unwrap(Scheduler.process_pending_chunked_abort).__code__.co_names
+"""From 0.5.19 a request's pages and slots are in `req.kv`."""
+
+SENDER_PLACE = {
+    name: value
+    for name, value in {"dest_tp_ranks": [0], "pp_rank": 0}.items()
+    if name in inspect.signature(MooncakeKVSender.__init__).parameters
+}
+"""Up to 0.5.21."""
+
+
+def _kv() -> Any:
+    return SimpleNamespace(holds_kv=False, holds_mamba=False, req_pool_idx=None) if HAS_KV_OF_ITS_OWN else None
+
+
 @dataclass
 class Request:
     """The fields of sglang's `Req` that the paths under test touch."""
@@ -216,11 +255,21 @@ class Request:
     return_logprob: bool = False
     mamba_pool_idx: Any = None
     req_pool_idx: Any = None
-    kv: Any = None
+    kv: Any = field(default_factory=_kv)
     bootstrap_host: str = "127.0.0.1"
     start_send_idx: int = 0
     skip_radix_cache_insert: bool = False
     time_stats: Any = field(default_factory=_silent)
+    cache_request_handle: int = 0
+    discard_output_reason: Any = None
+    return_routed_experts: bool = False
+    session: Any = None
+    output_ids: list[int] = field(default_factory=list)
+
+    def release_mm_inputs_on_abort(self) -> None: ...
+
+    def update_finish_state(self) -> None:
+        self.finished_reason, self.to_finish = self.to_finish, None
 
     def finished(self) -> bool:
         return self.finished_reason is not None
@@ -290,7 +339,11 @@ class Stage:
             enable_hicache_storage=False,
             enable_overlap=True,
             dllm_config=None,
-            tree_cache=None,
+            tree_cache=_silent(),
+            rust_server=None,
+            mm_receiver=None,
+            beam_coordinator=_silent(),
+            enable_continuous_input_polling=False,
             grammar_manager=SimpleNamespace(abort_requests=lambda _req: None),
             ipc_channels=SimpleNamespace(send_to_tokenizer=answered),
             output_streamer=SimpleNamespace(stream_output=self._stream),
@@ -314,14 +367,24 @@ class Stage:
         prefill.connect(f"tcp://127.0.0.1:{self.manager.rank_port}")
         self._sockets += [listener, prefill]
         session = f"127.0.0.1:{port + 1}"
-        self.manager.decode_kv_args_table[session] = KVArgsRegisterInfo(
-            "None", "127.0.0.1", port, session, [1], [1], [], 0, 1, 1, [], [], [], []
+        self.manager.decode_kv_args_table[session] = SimpleNamespace(
+            dst_kv_ptrs=[1],
+            dst_aux_ptrs=[1],
+            dst_state_data_ptrs=[],
+            dst_tp_rank=0,
+            dst_attn_tp_size=1,
+            dst_kv_item_len=1,
+            dst_kv_layer_ids=[],
+            dst_kv_item_lens=None,
+            requires_dcp_relayout=False,
+            staging_base_ptr=0,
+            staging_total_size=0,
         )
         return Decode(prefill, listener, port, session)
 
     def request(self, room: int, *, rid: str | None = None, pages: int = 8) -> Request:
         """A request with its sender and metadata slot, its chunks yet to be sent."""
-        sender = MooncakeKVSender(self.manager, "127.0.0.1:1", room, [0], 0)
+        sender = MooncakeKVSender(self.manager, "127.0.0.1:1", room, **SENDER_PLACE)
         req = Request(rid or f"r{next(self._rids)}", room, sender)
         req.metadata_buffer_index = self.scheduler.req_to_metadata_buffer_idx_allocator.alloc()
         sender.init(pages, req.metadata_buffer_index)

@@ -18,7 +18,7 @@ def staged(stage: Stage) -> Any:
     queue = PrefillBootstrapQueue.__new__(PrefillBootstrapQueue)
     vars(queue).update(queue=[], pp_size=2, scheduler=stage.scheduler, kv_manager=stage.manager)
     stage.scheduler.disagg_prefill_bootstrap_queue = queue
-    stage.scheduler.ps.pp_size = 2
+    stage.manager.pp_size = 2
     return queue
 
 
@@ -66,7 +66,7 @@ def test_a_pending_chunked_abort_is_processed_before_the_next_chunk(stage: Stage
     asked: list[str] = []
     staged(stage)
     scheduler = stage.scheduler
-    scheduler.ps.pp_size = stages
+    stage.manager.pp_size = stages
     vars(scheduler)["process_pending_chunked_abort"] = lambda: asked.append("asked")
 
     scheduler.process_prefill_chunk(last_batch=None, running_batch=None)

@@ -8,7 +8,7 @@ from tests.pair.kept import KeptProcess
 from tests.pair.paths import python_of
 from tests.pair.ports import free_ports
 
-READY_LIMIT_S = 120.0
+READY_LIMIT_S = 480.0
 
 
 class Router(KeptProcess):

@@ -24,6 +24,7 @@ from sglang_hooks.plugin import Plugin
 from sglang_hooks.settings import read_settings
 
 class Manager:
+    __module__ = "sglang.srt.disaggregation.mooncake.conn"
     disaggregation_mode = SimpleNamespace(value="prefill")
     attn_tp_rank = attn_cp_rank = pp_rank = attn_dp_rank = 0
     attn_tp_size = attn_cp_size = pp_size = 1
@@ -32,7 +33,7 @@ class Manager:
         self.server_socket = SimpleNamespace(recv_multipart=lambda: [b""])
 
 def rank(socket, end):
-    parts = EngineParts(*[None] * 2, Manager, "0")
+    parts = EngineParts(None, object, "0", None)
     settings = read_settings({"PD_SIDECAR_SOCKET": socket, "PD_SIDECAR_EMBEDDED": "0"})
     plugin = Plugin(settings=settings, findings=Findings({}, parts), parts=parts)
     plugin.after_manager_init(None, Manager())

@@ -7,13 +7,14 @@ from unittest import mock
 
 from sglang_hooks.hooks.agreement import FAILED, SUCCESS, TRANSFERRING, WAITING_FOR_INPUT
 from sglang_hooks.hooks.manager import rank_of
-from sglang_hooks.hooks.scheduler import SchedulerHooks
+from sglang_hooks.hooks.parking import ParkingHooks
 from sglang_hooks.hooks.sender import life_of
 
 SCHEDULER = "sglang_hooks.hooks.scheduler"
 SENDER = "sglang_hooks.hooks.sender"
 AGREEMENT = "sglang_hooks.hooks.agreement"
 MANAGER = "sglang_hooks.hooks.manager"
+PARKING = "sglang_hooks.hooks.parking"
 QUEUE = "sglang_hooks.hooks.queue"
 
 
@@ -31,18 +32,18 @@ def _is_done_while_it_writes() -> Replacements:
 
 def _never_parks() -> Replacements:
     """A chunked request is aborted as stock does: pages and slot given back at once."""
-    return {f"{SCHEDULER}.SchedulerHooks._park_chunked": lambda *_: False}
+    return {f"{PARKING}.ParkingHooks._park_chunked": lambda *_: False}
 
 
 def _parks_only_what_it_still_writes() -> Replacements:
     """The rank's own drain decides about membership of the queue."""
-    park = SchedulerHooks._park_chunked  # noqa: SLF001 - the guard under test
+    park = ParkingHooks._park_chunked  # noqa: SLF001 - the guard under test
 
     def park_undrained(hooks: Any, scheduler: Any, req: Any) -> bool:
         life = life_of(req.disagg_kv_sender)
         return life is not None and not life.is_drained and park(hooks, scheduler, req)
 
-    return {f"{SCHEDULER}.SchedulerHooks._park_chunked": park_undrained}
+    return {f"{PARKING}.ParkingHooks._park_chunked": park_undrained}
 
 
 def _sends_what_is_aborted() -> Replacements:
@@ -90,12 +91,12 @@ def _takes_old_chunks() -> Replacements:
 def _reports_for_the_new_life() -> Replacements:
     return {
         f"{MANAGER}._older_life_in_hand": lambda _rank, _room: None,
-        f"{MANAGER}._is_not_for_decode": lambda *_, **__: False,
+        f"{MANAGER}.is_not_for_decode": lambda *_, **__: False,
     }
 
 
 def _tells_a_failure_at_once() -> Replacements:
-    return {f"{MANAGER}._is_not_for_decode": lambda *_, **__: False}
+    return {f"{MANAGER}.is_not_for_decode": lambda *_, **__: False}
 
 
 def _finds_lives_by_room() -> Replacements:
@@ -105,7 +106,7 @@ def _finds_lives_by_room() -> Replacements:
         rank = rank_of(sender.kv_mgr)
         return rank.table.find_open(sender.bootstrap_room) if rank is not None else None
 
-    return {f"{SCHEDULER}.life_of": life_of_room, f"{SENDER}.life_of": life_of_room}
+    return {f"{SCHEDULER}.life_of": life_of_room, f"{SENDER}.life_of": life_of_room, f"{PARKING}.life_of": life_of_room}
 
 
 FAULTS: dict[str, Callable[[], Replacements]] = {
