@@ -141,7 +141,7 @@ def _write_stamp(version: str, name: str, text: str) -> None:
 
 @contextmanager
 def _lock(version: str, operation: int) -> Iterator[None]:
-    path = venv_dir(version).with_suffix(".lock")
+    path = venv_dir(version).with_name(f"sglang-{version}.lock")  # not with_suffix: 0.5.18 ends in one
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_LIMIT_S
     with path.open("w") as lock:
