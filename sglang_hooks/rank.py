@@ -166,20 +166,22 @@ class Rank(RankBook):
             self.emitter.post(DecodeAcknowledged(self.seq(), room, number, endpoint))
         self.emitter.flush()
 
-    def begin_end(self, life: Life, cause: str) -> bool:
+    def begin_end(self, life: Life, cause: str, http_status: int = 0) -> bool:
         """The life will not succeed unless it already has. The first cause stands. Answers whether this was the
         first call."""
         with self.lock:
             if life.ending:
                 return False
             life.ending, life.ending_since_s = True, self.clock()
-            life.cause = life.cause or causes.shortened(cause)
+            if not life.cause:
+                life.cause, life.http_status = causes.shortened(cause), http_status
             return True
 
-    def name_cause(self, life: Life, cause: str) -> None:
+    def name_cause(self, life: Life, cause: str, http_status: int = 0) -> None:
         """A cause known before the end begins; a later one does not replace it."""
         with self.lock:
-            life.cause = life.cause or cause[: causes.LIMIT]
+            if not life.cause:
+                life.cause, life.http_status = cause[: causes.LIMIT], http_status
 
     def succeeded(self, life: Life) -> None:
         """A transfer worker is about to push Success to decode: told first, so that our death cannot contradict it."""
@@ -190,9 +192,9 @@ class Rank(RankBook):
             self.emitter.post(self.conclusion(life, TerminalStatus.SUCCESS))
         self.emitter.flush_or_break()
 
-    def release(self, life: Life, cause: str) -> None:
+    def release(self, life: Life, cause: str, http_status: int = 0) -> None:
         """The engine lets go of the life. It is concluded now, or by the worker that finishes its last chunk."""
-        self.begin_end(life, cause)
+        self.begin_end(life, cause, http_status)
         with self.lock:
             life.released = True
             self.conclude_if_drained(life)
@@ -205,7 +207,7 @@ class Rank(RankBook):
             self.counts.deaths_of_siblings += 1
             unfinished = self.table.take_unfinished()
         for life in unfinished:
-            self.release(life, causes.SIBLING_DIED)
+            self.release(life, causes.SIBLING_DIED, causes.UNAVAILABLE)
         self.senderless.judge_all()
 
     def is_superseded(self, life: Life) -> bool:

@@ -7,6 +7,7 @@ then answers and releases once. Stock frees the pages at once, while they may st
 from collections.abc import Callable
 from typing import Any
 
+from sglang_hooks import causes
 from sglang_hooks.compat import EngineParts
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.manager import rank_of
@@ -59,7 +60,7 @@ class ParkingHooks:
         discarded = getattr(req, "discard_output_reason", None)  # from 0.5.22: the engine itself gave it up
         message, status = (ABORTED, None) if discarded is None else (discarded.message, discarded.status_code)
         if discarded is not None:
-            _name_cause(req, message)
+            name_cause(req, discarded)
         req.time_stats.trace_ctx.abort(abort_info={"reason": message})
         self._stop_sending(scheduler, req)
         req.to_finish = None
@@ -118,7 +119,7 @@ class ParkingHooks:
     def _stop_sending(self, scheduler: Any, req: Any) -> None:
         self._parts.clear_pending_chunk_send(scheduler, req)
         if self.is_to_be_aborted(req):
-            _name_cause(req, req.to_finish.message)
+            name_cause(req, req.to_finish)
         req.disagg_kv_sender.abort()
         req.pending_bootstrap = False
         req.skip_radix_cache_insert = True
@@ -144,8 +145,14 @@ def _has_life(req: Any) -> bool:
     return _life(req) is not None
 
 
-def _name_cause(req: Any, message: str) -> None:
-    sender = req.disagg_kv_sender
-    life, rank = life_of(sender), rank_of(sender.kv_mgr)
+def name_cause(req: Any, reason: Any) -> None:
+    """`reason`: sglang's `FINISH_ABORT`. Without a status it is a client's abort."""
+    name_life_cause(req, reason.message, int(reason.status_code or causes.CLIENT_CLOSED_REQUEST))
+
+
+def name_life_cause(req: Any, cause: str, http_status: int) -> None:
+    sender: Any = getattr(req, "disagg_kv_sender", None)
+    life = life_of(sender)
+    rank = rank_of(sender.kv_mgr) if life is not None else None
     if life is not None and rank is not None:
-        rank.name_cause(life, message)
+        rank.name_cause(life, cause, http_status)

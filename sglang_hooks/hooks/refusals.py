@@ -18,8 +18,6 @@ from sidecar.model import ROOM_LIMIT
 WAITED_TOO_LONG = "Request waiting timeout reached."
 """As sglang words it."""
 
-SERVICE_UNAVAILABLE = 503
-
 
 class RefusalHooks:
     def __init__(self) -> None:
@@ -71,7 +69,7 @@ class RefusalHooks:
             return
         cause, http_status = _said(self._reason)
         if life_of(req.disagg_kv_sender) is not None:
-            end_and_purge(req.disagg_kv_sender, cause)  # it had come in before, and was put back
+            end_and_purge(req.disagg_kv_sender, cause, http_status)  # it had come in before, and was put back
         else:
             rank.refuse(req.bootstrap_room, cause, http_status)
 
@@ -93,7 +91,7 @@ class RefusalHooks:
         kept = {id(req) for req in scheduler.waiting_queue}
         for req in waiting:
             if id(req) not in kept:
-                end_and_purge(req.disagg_kv_sender, WAITED_TOO_LONG)
+                end_and_purge(req.disagg_kv_sender, WAITED_TOO_LONG, causes.UNAVAILABLE)
 
 
 def is_room(room: Any) -> TypeGuard[int]:
@@ -110,5 +108,5 @@ def _said(reason: Any) -> tuple[str, int]:
     """What a `FINISH_ABORT` says. Without one the request was refused for its priority, which sglang says to its client
     alone."""
     if reason is None:
-        return causes.REFUSED, SERVICE_UNAVAILABLE
+        return causes.REFUSED, causes.UNAVAILABLE
     return str(reason.message), int(reason.status_code or 0)

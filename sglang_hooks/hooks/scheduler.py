@@ -7,11 +7,12 @@ Membership of the inflight queue changes only on facts that all ranks share: the
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sglang_hooks import causes
 from sglang_hooks.compat import EngineParts
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import FAILED, EndingPoller, settle_verdict
 from sglang_hooks.hooks.manager import rank_of
-from sglang_hooks.hooks.parking import ABORTED, ParkingHooks
+from sglang_hooks.hooks.parking import ABORTED, ParkingHooks, name_cause, name_life_cause
 from sglang_hooks.hooks.pipeline import PipelineHooks
 from sglang_hooks.hooks.sender import end_and_purge, life_of, nothing_was_sent
 from sglang_hooks.lives import Life
@@ -29,6 +30,7 @@ class SchedulerHooks:
 
     def around_abort_request(self, original: Callable[..., None], scheduler: Any, recv_req: Any) -> None:
         waiting = self._waiting_matches(scheduler, recv_req)
+        self._name_cause(scheduler, recv_req)
         original(scheduler, recv_req)
         self._end_dropped(scheduler, waiting, recv_req)
         self._end_unsent_running(scheduler, recv_req)
@@ -40,6 +42,15 @@ class SchedulerHooks:
         return tuple(req for req in scheduler.waiting_queue if _matches(req, recv_req))
 
     @contained(otherwise=None)
+    def _name_cause(self, scheduler: Any, recv_req: Any) -> None:
+        """Stock's queues for transfers call every abort a client's."""
+        if not getattr(recv_req, "abort_message", None) or _rank(scheduler) is None:
+            return
+        for req in (*scheduler.disagg_prefill_bootstrap_queue.queue, *scheduler.disagg_prefill_inflight_queue):
+            if _matches(req, recv_req):
+                name_life_cause(req, *_said(recv_req))
+
+    @contained(otherwise=None)
     def _end_dropped(self, scheduler: Any, waiting: Iterable[Any], recv_req: Any) -> None:
         """Stock has answered these clients and dropped the requests; up to 0.5.20 it leaves bootstrapped senders as
         they were."""
@@ -48,7 +59,7 @@ class SchedulerHooks:
         kept = {id(req) for req in scheduler.waiting_queue}
         for req in waiting:
             if id(req) not in kept:
-                end_and_purge(req.disagg_kv_sender, _message(recv_req))
+                end_and_purge(req.disagg_kv_sender, *_said(recv_req))
 
     @contained(otherwise=None)
     def _end_unsent_running(self, scheduler: Any, recv_req: Any) -> None:
@@ -64,7 +75,7 @@ class SchedulerHooks:
             if life is None or not _matches(req, recv_req) or not self._parking.is_to_be_aborted(req):
                 continue
             if req is not scheduler.chunked_req and id(req) not in inflight and nothing_was_sent(sender, life):
-                rank.name_cause(life, req.to_finish.message)
+                name_cause(req, req.to_finish)
                 sender.abort()
 
     def _running(self, scheduler: Any) -> Iterable[Any]:
@@ -99,9 +110,7 @@ class SchedulerHooks:
         if life is None or not (to_be_aborted or life.ending):
             return False
         if to_be_aborted:
-            rank = rank_of(req.disagg_kv_sender.kv_mgr)
-            if rank is not None:
-                rank.name_cause(life, req.to_finish.message)
+            name_cause(req, req.to_finish)
             self._parking.take_finish_reason(req)
             req.disagg_kv_sender.abort()
         self._parts.clear_pending_chunk_send(scheduler, req)
@@ -172,7 +181,9 @@ class SchedulerHooks:
         rank = rank_of(manager)
         if rank is None:
             return FAILED
-        rank.begin_end(life, manager.failure_records.get(life.room, "the transfer failed on another rank"))
+        rank.begin_end(
+            life, manager.failure_records.get(life.room, "the transfer failed on another rank"), causes.SERVER_ERROR
+        )
         if not life.succeeded:
             manager.update_status(life.room, FAILED)  # what is queued is skipped by the workers
         if manager.attn_tp_size == 1 and manager.attn_cp_size == 1:
@@ -202,6 +213,7 @@ def _matches(req: Any, recv_req: Any) -> bool:
     return bool(recv_req.abort_all or req.rid.startswith(recv_req.rid))
 
 
-def _message(recv_req: Any) -> str:
+def _said(recv_req: Any) -> tuple[str, int]:
     """Why the engine itself aborts (from 0.5.20, a timeout); a client's abort says nothing."""
-    return getattr(recv_req, "abort_message", None) or ABORTED
+    message = getattr(recv_req, "abort_message", None)
+    return (message, causes.UNAVAILABLE) if message else (ABORTED, causes.CLIENT_CLOSED_REQUEST)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from sglang_hooks import causes
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import FAILED, SUCCESS
 from sglang_hooks.hooks.backends import keep_failed
@@ -57,7 +58,7 @@ def _open(sender: Any, manager: Any, room: int) -> None:
 def _abort_silently(sender: Any) -> None:
     """Mori up to 0.5.18 tells decode from `abort`, with writes under way. What stands here is the common `abort`, and
     stock's mark that decode was told."""
-    sender.kv_mgr.record_failure(sender.bootstrap_room, "Aborted by AbortReq.")
+    sender.kv_mgr.record_failure(sender.bootstrap_room, causes.ABORTED)
     sender.kv_mgr.update_status(sender.bootstrap_room, FAILED)
     sender.conclude_state = FAILED
     sender.status_notified, sender._notified_status = True, FAILED  # noqa: SLF001 - sglang's own marks
@@ -78,7 +79,7 @@ def _begin_abort(sender: Any) -> bool:
     rank = rank_of(sender.kv_mgr)
     if life is None or rank is None:
         return True
-    if not rank.begin_end(life, "Aborted by AbortReq."):
+    if not rank.begin_end(life, causes.ABORTED, causes.CLIENT_CLOSED_REQUEST):
         return False
     return bool(sender.kv_mgr.request_status.get(life.room) != SUCCESS)
 
@@ -118,20 +119,20 @@ def _release(sender: Any) -> None:
     rank = rank_of(manager)
     if life is None or rank is None:
         return
-    rank.release(life, manager.failure_records.get(life.room, ""))
+    rank.release(life, manager.failure_records.get(life.room, ""), causes.SERVER_ERROR)
     if life.succeeded and not rank.is_superseded(life):
         with manager.failure_lock:  # an abort that came too late has left its cause, and nobody will ask for it
             manager.failure_records.pop(life.room, None)
 
 
-def end_and_purge(sender: Any, cause: str) -> None:
+def end_and_purge(sender: Any, cause: str, http_status: int) -> None:
     """For a request that stock drops without a word to its sender (a waiting one): the end is told, the tables are
     emptied."""
     life = life_of(sender)
     rank = rank_of(sender.kv_mgr) if life is not None else None
     if life is None or rank is None:
         return
-    rank.release(life, cause)
+    rank.release(life, cause, http_status)
     drop_remains(rank, sender.kv_mgr, life)
 
 
