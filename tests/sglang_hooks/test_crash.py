@@ -27,7 +27,9 @@ ENDPOINTS = 64
 ROOMS = 2000
 ENDPOINTS_OF_A_ROOM = 1
 LIMIT_S = 30.0
-TOLD_AGAIN_LIMIT = 0.01
+TOLD_AGAIN_LIMIT = 0.01 if LONG else 0.05
+"""The claim is 1 % over 20 kills. One kill on a machine busy with other tests says less: what falls into the moment
+before it depends on who had the core."""
 
 BURST_S, PACED_S = 0.0, 0.002
 """Between two aborts. Paced is 500 a second: more than any engine gives up for long, and 2,000 in 4 s."""
