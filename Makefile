@@ -11,7 +11,7 @@ ARGS ?=
 
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test check fmt unit engine e2e matrix stress bench fuzz machines clean
+.PHONY: help demo test check fmt unit engine e2e matrix stress bench fuzz machines orders clean
 
 help:
 	@echo "make demo    the stock sglang pair without and with pd-sidecar: one table, build/demo.json"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench   figures into build/bench.json"
 	@echo "make fuzz    coverage-guided fuzzing of every parser of outside bytes, FUZZ_SECONDS=600"
 	@echo "make machines  the core against its naive model: 2,000 examples of 100 steps"
+	@echo "make orders  10,000 random orders of handshake, refusal, abort and reuse of a room"
 	@echo "make fmt     rewrite the sources as the formatter wants them"
 
 $(VENV)/.stamp: pyproject.toml
@@ -50,7 +51,7 @@ unit: $(VENV)/.stamp
 	@mkdir -p build
 	@echo "== tests without an engine; those of the shell, which mostly wait, beside the others"
 	$(BIN)/coverage run -m pytest tests/shell -p no:cacheprovider $(ARGS) > build/shell-tests.log 2>&1 & shell=$$!; \
-	$(BIN)/coverage run --parallel-mode -m pytest tests/core tests/wire tests/sglang_hooks tests/fuzz tests/drift tests/matrix $(ARGS) && rest=0 || rest=1; \
+	$(BIN)/coverage run --parallel-mode -m pytest tests/core tests/wire tests/sglang_hooks tests/orders tests/fuzz tests/drift tests/matrix $(ARGS) && rest=0 || rest=1; \
 	wait $$shell || rest=1; tail -n 40 build/shell-tests.log; exit $$rest
 	$(BIN)/coverage combine --append --quiet
 	$(BIN)/coverage report
@@ -82,6 +83,9 @@ fuzz: $(VENV)/.fuzz
 
 machines: $(VENV)/.stamp
 	PD_SIDECAR_LONG=1 $(BIN)/python -m pytest tests/core/test_notifier_machine.py tests/core/test_bounded_machine.py --verbose --durations=0 $(ARGS)
+
+orders: $(VENV)/.stamp
+	PD_SIDECAR_LONG=1 $(BIN)/python -m pytest tests/orders --verbose --durations=0 $(ARGS)
 
 clean:
 	rm -rf build/demo.json build/bench.json build/logs

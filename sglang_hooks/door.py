@@ -30,14 +30,6 @@ IN_USE_LIMIT = 65_536
 REFUSAL_LIMIT = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class InUse:
-    """`refused_before`: what was said of the room last was a refusal."""
-
-    accepted_at_s: float
-    refused_before: RoomRefused | None
-
-
 @dataclass
 class DoorCounts:
     refused: int = 0
@@ -66,7 +58,8 @@ class Door:
         self._hello = structs.replace(hello, hears_refusals=True)
         self._record_ttl_s = record_ttl_s
         self._clock = clock
-        self._in_use: dict[int, InUse] = {}
+        self._in_use: dict[int, float] = {}  # since when
+        self._refused_before: dict[int, RoomRefused] = {}  # of rooms in use: what was said of them last was a refusal
         self._refused: OrderedDict[int, RoomRefused] = OrderedDict()
 
     # -- what the process does with its requests
@@ -74,15 +67,16 @@ class Door:
     def accept(self, room: int) -> None:
         """Before the request goes to a scheduler."""
         with self.lock:
-            refused = self._refused.pop(room, None) if self._refused else None
-            self._in_use[room] = InUse(self._clock(), refused)
+            if self._refused and (refused := self._refused.pop(room, None)) is not None:
+                self._refused_before[room] = refused
+            self._in_use[room] = self._clock()
             if len(self._in_use) > IN_USE_LIMIT:
-                del self._in_use[next(iter(self._in_use))]
+                self._forget(next(iter(self._in_use)))
                 self.counts.in_use_evicted += 1
 
     def finish(self, room: int) -> None:
         with self.lock:
-            self._in_use.pop(room, None)
+            self._forget(room)
 
     def refuse(self, room: int, cause: str, http_status: int) -> None:
         """Not if another request with that room is at work: a refusal says that the room has ended."""
@@ -135,9 +129,8 @@ class Door:
 
     def _answer(self, room: int) -> None:
         with self.lock:
-            now, in_use = self._clock(), self._in_use.get(room)
-            refused = in_use.refused_before if in_use is not None else self._refused.get(room)
-            accepted_at_s = in_use.accepted_at_s if in_use is not None else 0.0
+            now, accepted_at_s = self._clock(), self._in_use.get(room, 0.0)
+            refused = (self._refused_before if accepted_at_s else self._refused).get(room)
             answer = RoomAnswered(self._seq(), room, now, accepted_at_s, 0.0, "", 0)
             if refused is not None:
                 answer = structs.replace(
@@ -157,6 +150,11 @@ class Door:
     def _seq(self) -> int:
         self.last_seq += 1
         return self.last_seq
+
+    def _forget(self, room: int) -> None:
+        self._in_use.pop(room, None)
+        if self._refused_before:
+            self._refused_before.pop(room, None)
 
     def _forget_expired(self) -> None:
         oldest = next(iter(self._refused.values()), None)

@@ -89,6 +89,7 @@ def around_request(
 
 
 async def _watched(outputs: AsyncGenerator[Any, None], door: Door, obj: Any) -> AsyncGenerator[Any, None]:
+    twins = twins_of(door, obj)
     try:
         async for output in outputs:
             yield output
@@ -96,8 +97,14 @@ async def _watched(outputs: AsyncGenerator[Any, None], door: Door, obj: Any) -> 
         refuse_rest(door, obj, error)
         raise
     finally:
-        finish(door, obj)
+        finish(door, obj, twins)
         await outputs.aclose()
+
+
+@contained(otherwise=())
+def twins_of(door: Door, obj: Any) -> tuple[int, ...]:
+    """Rooms that another request has already: their end is not this one's to tell."""
+    return tuple(room for room in rooms_of(obj) if door.is_in_use(room))
 
 
 @contained(otherwise=None)
@@ -109,9 +116,10 @@ def refuse_rest(door: Door, obj: Any, error: BaseException) -> None:
 
 
 @contained(otherwise=None)
-def finish(door: Door, obj: Any) -> None:
+def finish(door: Door, obj: Any, twins: tuple[int, ...]) -> None:
     for room in rooms_of(obj):
-        door.finish(room)
+        if room not in twins:
+            door.finish(room)
 
 
 def around_dispatch(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
@@ -141,15 +149,17 @@ def finish_dispatched(door: Door, obj: Any) -> None:
 
 def _dispatched_rooms(obj: Any) -> list[int]:
     """Of a tokenized request, a batch of them, or any other order to the schedulers."""
-    each = getattr(obj, "batch", None) or (obj,)
-    return [room for room in (getattr(one, "bootstrap_room", None) for one in each) if is_room(room)]
+    batch = getattr(obj, "batch", None)
+    return rooms_of(obj) if batch is None else [room for one in batch for room in rooms_of(one)]
 
 
 def rooms_of(obj: Any) -> list[int]:
     """A request has one room, a batch a list. A batch that was refused before sglang had spread its one room over its
     requests is known by the first only."""
     room = getattr(obj, "bootstrap_room", None)
-    return [one for one in (room if isinstance(room, list) else (room,)) if is_room(one)]
+    if isinstance(room, list):
+        return [one for one in room if is_room(one)]
+    return [room] if is_room(room) else []
 
 
 def _cause(error: BaseException) -> str:

@@ -29,6 +29,8 @@ class RankView(Struct, frozen=True):
     sglang: str
     backend: str
     hooks: dict[str, str]
+    role: str = "prefill"
+    uncovered: tuple[str, ...] = ()
 
 
 class RoomsView(Struct, frozen=True):

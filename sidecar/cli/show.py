@@ -20,7 +20,7 @@ from sidecar.cli.client import (
     StatusView,
     TraceView,
 )
-from sidecar.model import ROOM_LIMIT
+from sidecar.model import ROOM_LIMIT, TOKENIZER
 
 FOUND = "found"
 """The verdict of a hook point that is in."""
@@ -103,6 +103,8 @@ def status_lines(view: StatusView) -> Iterator[str]:
             map(_rank_row, ranks),
             map(_rank_colour, ranks),
         )
+        for text in sorted({text for rank in ranks for text in rank.uncovered}):
+            yield f"decode is not told of all that is refused: {text}"
     else:
         yield "no rank is connected"
     yield ""
@@ -128,7 +130,7 @@ def _endpoint_colour(endpoint: EndpointView) -> str | None:
 def _rank_row(rank: RankView) -> tuple[str, ...]:
     verdicts = Counter(rank.hooks.values()).most_common()
     return (
-        str(rank.prefill_rank),
+        "tokenizer" if rank.role == TOKENIZER else str(rank.prefill_rank),
         f"{rank.tp_rank} {rank.pp_rank} {rank.dp_rank}",
         str(rank.pid),
         rank.engine,

@@ -21,7 +21,7 @@ from sidecar.core.endpoint_queue import Connection
 from sidecar.core.keys import Outcome
 from sidecar.core.notifier import Notifier
 from sidecar.core.stats import BUCKETS_S, Histogram
-from sidecar.model import PROTOCOL, Fact, Hello
+from sidecar.model import PROTOCOL, TOKENIZER, Fact, Hello
 from sidecar.shell.descriptors import DescriptorBudget
 from sidecar.shell.ingress import IngressServer
 from sidecar.shell.log import Repeats
@@ -31,8 +31,8 @@ from sidecar.shell.visitors import Visitors
 
 PREFIX = "pd_sidecar"
 RANK_LABELS = ("engine_type", "tp_rank", "pp_rank", "dp_rank")
-ENGINE_TYPES = ("prefill", "decode", "unified")
-"""sglang `DisaggregationMode.to_engine_type`."""
+ENGINE_TYPES = ("prefill", "decode", "unified", TOKENIZER)
+"""sglang `DisaggregationMode.to_engine_type`, and the process in front of prefill's ranks."""
 
 BACKENDS = ("mooncake", "mori", "nixl", "ascend", "fake")
 """sglang `TransferBackend`."""
@@ -149,6 +149,8 @@ class SidecarCollector(Collector):
         yield _counter("ranks_left", "Streams of ranks that ended, for whatever reason.", stats.ranks_left)
         yield _counter("ranks_lost", "Streams that ended without a goodbye while rooms were open.", stats.ranks_lost)
         yield _counter("ranks_died", "Rank processes whose death was told to decode.", stats.ranks_died)
+        yield _counter("rooms_refused", "Requests refused by a tokenizer process.", stats.rooms_refused)
+        yield _counter("rooms_refused_evicted", "Such refusals pushed out before their time.", stats.refusals_evicted)
         yield _counter("rooms_orphaned", "Rooms open at a rank when it died.", stats.rooms_orphaned)
         ranks = GaugeMetricFamily(f"{PREFIX}_ranks", "Ranks connected.", labels=(*RANK_LABELS, "backend"))
         text = "Hook points of connected ranks by verdict."

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sglang_hooks import senderless
-from sglang_hooks.door import Door, InUse
+from sglang_hooks.door import Door
 from sglang_hooks.lives import LifeTable
 from sglang_hooks.senderless import Senderless
 from sidecar.core.refusals import Refusals
@@ -103,7 +103,7 @@ def an_acceptance_forgets_the_refusal_before_it(patch: pytest.MonkeyPatch) -> No
 
     def forgetful(self: Door, room: int) -> None:
         accept(self, room)
-        self._in_use[room] = InUse(self._in_use[room].accepted_at_s, None)
+        self._refused_before.clear()
 
     patch.setattr(Door, "accept", forgetful)
 

@@ -198,7 +198,9 @@ async def test_a_client_that_leaves_after_it_closes_sglangs_generator_too(
     assert not door.is_in_use(ROOM)
 
 
-async def test_a_twin_of_a_request_at_work_is_no_end_of_the_room(manager: Manager, told: list[Fact]) -> None:
+async def test_a_twin_of_a_request_at_work_is_no_end_of_the_room(
+    manager: Manager, door: Door, told: list[Fact]
+) -> None:
     outputs = manager.generate_request(request())
     await anext(outputs)
     manager.fails_before = ValueError("Duplicate request ID")
@@ -207,6 +209,7 @@ async def test_a_twin_of_a_request_at_work_is_no_end_of_the_room(manager: Manage
         await take(manager.generate_request(request()))
 
     assert told == []
+    assert door.is_in_use(ROOM)
 
 
 @pytest.mark.parametrize("room", [None, "7", -1, 2**63, [None]])
