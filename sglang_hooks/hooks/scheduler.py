@@ -31,7 +31,7 @@ class SchedulerHooks:
     def around_abort_request(self, original: Callable[..., None], scheduler: Any, recv_req: Any) -> None:
         waiting = self._waiting_matches(scheduler, recv_req)
         original(scheduler, recv_req)
-        self._end_dropped(scheduler, waiting)
+        self._end_dropped(scheduler, waiting, recv_req)
         self._end_unsent_running(scheduler, recv_req)
 
     @contained(otherwise=())
@@ -41,7 +41,7 @@ class SchedulerHooks:
         return tuple(req for req in scheduler.waiting_queue if _matches(req, recv_req))
 
     @contained(otherwise=None)
-    def _end_dropped(self, scheduler: Any, waiting: Iterable[Any]) -> None:
+    def _end_dropped(self, scheduler: Any, waiting: Iterable[Any], recv_req: Any) -> None:
         """Stock has answered these clients and dropped the requests; up to 0.5.20 it leaves bootstrapped senders as
         they were."""
         if not waiting:
@@ -49,7 +49,7 @@ class SchedulerHooks:
         kept = {id(req) for req in scheduler.waiting_queue}
         for req in waiting:
             if id(req) not in kept:
-                end_and_purge(req.disagg_kv_sender, ABORTED)
+                end_and_purge(req.disagg_kv_sender, _said(recv_req) or ABORTED)
 
     @contained(otherwise=None)
     def _end_unsent_running(self, scheduler: Any, recv_req: Any) -> None:
@@ -65,6 +65,7 @@ class SchedulerHooks:
             if life is None or not _matches(req, recv_req) or not self._is_to_be_aborted(req):
                 continue
             if req is not scheduler.chunked_req and id(req) not in inflight and nothing_was_sent(sender, life):
+                rank.name_cause(life, _said(recv_req))
                 sender.abort()
 
     def _is_to_be_aborted(self, req: Any) -> bool:
@@ -255,6 +256,12 @@ def _rank(scheduler: Any) -> Rank | None:
     """None in the decode role, and in front of a manager that the plugin does not serve."""
     queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
     return None if queue is None else rank_of(queue.kv_manager)
+
+
+def _said(recv_req: Any) -> str:
+    """Why the engine aborts of itself: from 0.5.20 the waiting and running timeouts come as aborts. "" for a client's."""
+    reason = getattr(recv_req, "finished_reason", None) or {}
+    return str(reason.get("message") or getattr(recv_req, "abort_message", None) or "")
 
 
 def _matches(req: Any, recv_req: Any) -> bool:
