@@ -5,6 +5,7 @@ plugin stands down as a whole: half a set of hooks could free pages under a writ
 """
 
 import inspect
+import multiprocessing
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,12 +105,14 @@ def survey() -> Findings:
 
 
 def all_points() -> tuple[HookPoint, ...]:
-    """Those that every supported sglang has, and of the others those that are there."""
+    """Those that every supported sglang has, and of the others those that are there. The tokenizer's only in a main
+    process: a rank would import its modules for nothing."""
     from sglang_hooks.hooks.refusals import REFUSAL_POINTS, WAITING_TIMEOUT  # noqa: PLC0415 - they build on this module
     from sglang_hooks.hooks.tokenizer import TOKENIZER_POINTS  # noqa: PLC0415
 
     found = tuple(point for point in (WAITING_TIMEOUT,) if verdict_of(point) == FOUND)
-    return (*HOOK_POINTS, *REFUSAL_POINTS, *TOKENIZER_POINTS, *found)
+    of_main = TOKENIZER_POINTS if multiprocessing.parent_process() is None else ()
+    return (*HOOK_POINTS, *REFUSAL_POINTS, *of_main, *found)
 
 
 def verdict_of(point: HookPoint) -> str:

@@ -68,7 +68,8 @@ class Plugin:
             if name in targets:
                 HookRegistry.register(targets[name], body, HookType.AROUND)
         for name, body in self.after_hooks().items():
-            HookRegistry.register(targets[name], body, HookType.AFTER)
+            if name in targets:
+                HookRegistry.register(targets[name], body, HookType.AFTER)
 
     def around_hooks(self) -> dict[str, Callable[..., Any]]:
         chunks = ChunkCount(lambda: self._rank)

@@ -259,7 +259,7 @@ def _rank(scheduler: Any) -> Rank | None:
 
 
 def _said(recv_req: Any) -> str:
-    """Why the engine aborts of itself: from 0.5.20 the waiting and running timeouts come as aborts. "" for a client's."""
+    """Why the engine aborts of itself: from 0.5.20 the waiting and running timeouts come as aborts. A client's: ""."""
     reason = getattr(recv_req, "finished_reason", None) or {}
     return str(reason.get("message") or getattr(recv_req, "abort_message", None) or "")
 
