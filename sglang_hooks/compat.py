@@ -5,6 +5,7 @@ more than its hook knows of, the plugin stands down as a whole: half a set of ho
 """
 
 import inspect
+import multiprocessing
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class Findings:
 
 def survey() -> Findings:
     """Looks at the installed sglang. Imports the modules of all hook points."""
-    verdicts = judge({point.name: verdict_of(point) for point in HOOK_POINTS})
+    is_main = multiprocessing.parent_process() is None
+    verdicts = judge({point.name: verdict_of(point) for point in HOOK_POINTS if is_main or not point.of_main})
     parts: dict[str, Any] = {name: _resolve(target) for name, target in ENGINE_PARTS.items()}
     verdicts |= {
         name: FOUND if parts[name] is not None else f"{target} is missing" for name, target in ENGINE_PARTS.items()
@@ -74,10 +76,11 @@ def survey() -> Findings:
 
 def judge(verdicts: Mapping[str, str]) -> dict[str, str]:
     """Without what is missing but has another point in its place."""
-    served = {point.serves for point in HOOK_POINTS if verdicts[point.name] == FOUND}
+    points = [point for point in HOOK_POINTS if point.name in verdicts]
+    served = {point.serves for point in points if verdicts[point.name] == FOUND}
     return {
         point.name: verdicts[point.name]
-        for point in HOOK_POINTS
+        for point in points
         if verdicts[point.name] == FOUND or point.serves not in served
     }
 

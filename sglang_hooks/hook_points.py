@@ -21,7 +21,8 @@ class HookPoint:
     it alone.
 
     `known`: the names that the function may use, where a hook takes its place: with another one, it does something
-    that the hook does not. `without`: a name that it must not use; such a row is looked at and not hooked.
+    that the hook does not. `without`: a name that it must not use; such a row is looked at and not hooked. `of_main`:
+    in the server's main process only; a rank would import its module for nothing.
     """
 
     name: str
@@ -30,6 +31,7 @@ class HookPoint:
     purpose: str = ""
     known: frozenset[str] = frozenset()
     without: str = ""
+    of_main: bool = False
 
     @property
     def serves(self) -> str:
@@ -119,9 +121,9 @@ HOOK_POINTS = (
     ),
     # from 0.5.20: it comes as an abort; looked at only
     HookPoint("timeout_aborts", f"{SCHEDULER}._poll_timeout_aborts", ("self",), purpose="request_that_waits_too_long"),
-    HookPoint("tokenizer_init", f"{TOKENIZER}.__init__", ("self", "server_args", "port_args")),
-    HookPoint("tokenizer_request", f"{TOKENIZER}.generate_request", ("self", "obj", "request")),
-    HookPoint("tokenizer_dispatch", f"{TOKENIZER}._dispatch_to_scheduler", ("self", "obj")),
+    HookPoint("tokenizer_init", f"{TOKENIZER}.__init__", ("self", "server_args", "port_args"), of_main=True),
+    HookPoint("tokenizer_request", f"{TOKENIZER}.generate_request", ("self", "obj", "request"), of_main=True),
+    HookPoint("tokenizer_dispatch", f"{TOKENIZER}._dispatch_to_scheduler", ("self", "obj"), of_main=True),
 )
 
 BACKENDS = {

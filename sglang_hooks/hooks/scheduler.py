@@ -44,11 +44,12 @@ class SchedulerHooks:
     @contained(otherwise=None)
     def _name_cause(self, scheduler: Any, recv_req: Any) -> None:
         """Stock's queues for transfers call every abort a client's."""
-        if not getattr(recv_req, "abort_message", None) or _rank(scheduler) is None:
+        said = _said(recv_req)
+        if said[0] == ABORTED or _rank(scheduler) is None:
             return
         for req in (*scheduler.disagg_prefill_bootstrap_queue.queue, *scheduler.disagg_prefill_inflight_queue):
             if _matches(req, recv_req):
-                name_life_cause(req, *_said(recv_req))
+                name_life_cause(req, *said)
 
     @contained(otherwise=None)
     def _end_dropped(self, scheduler: Any, waiting: Iterable[Any], recv_req: Any) -> None:
@@ -215,5 +216,6 @@ def _matches(req: Any, recv_req: Any) -> bool:
 
 def _said(recv_req: Any) -> tuple[str, int]:
     """Why the engine itself aborts (from 0.5.20, a timeout); a client's abort says nothing."""
-    message = getattr(recv_req, "abort_message", None)
+    reason = getattr(recv_req, "finished_reason", None) or {}
+    message = reason.get("message") or getattr(recv_req, "abort_message", None)
     return (message, causes.UNAVAILABLE) if message else (ABORTED, causes.CLIENT_CLOSED_REQUEST)

@@ -441,3 +441,16 @@ def test_sglangs_own_generator_is_watched(
         assert isinstance(fact, RoomRefused)
         assert (fact.room, fact.cause, fact.http_status) == (ROOM, str(error), 400)
     assert not tokenizer.door.is_in_use(ROOM)
+
+
+# -- the engine's own timeouts, which from 0.5.20 come as aborts
+
+
+def test_a_timeout_that_comes_as_an_abort_is_the_cause(stage: Stage) -> None:
+    req = stage.handshaken(ROOM, stage.decode())
+    stage.scheduler.waiting_queue.append(req)
+    reason = {"type": "abort", "status_code": 503, "message": "Request waiting timeout reached."}
+
+    stage.scheduler.abort_request(SimpleNamespace(rid=req.rid, abort_all=False, finished_reason=reason))
+
+    assert causes(stage) == {"Request waiting timeout reached."}

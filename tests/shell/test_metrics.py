@@ -40,6 +40,8 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "rooms_contradicted": {},
     "rooms_dropped": {"reason": {"limit", "left", "early"}},
     "rooms_orphaned": {},
+    "rooms_refused": {},
+    "rooms_refused_evicted": {},
     "records_expired": {},
     "records_evicted_early": {},
     "tombstones_lost": {},
