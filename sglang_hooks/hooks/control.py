@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from sglang_hooks.contain import contained
 from sglang_hooks.dropped import Dropped
 from sglang_hooks.hooks.gate import Frames, Gate, family_of
-from sglang_hooks.hooks.tables import EngineTables, purge_handshake
+from sglang_hooks.hooks.tables import EngineTables, purge_tables
 from sglang_hooks.messages.prefill import PrefillStock, read_for_prefill
 from sglang_hooks.messages.values import Abort, Family, Junk, Metadata, Other, Reason, Registration, Watermark
 from sglang_hooks.rank import Rank
@@ -70,7 +70,7 @@ class ControlMessages:
         self._rank.senderless.put_down()
         room = getattr(self._thread, "joined_room", None)
         self._thread.joined_room = None
-        if room is not None and self._rank.purge_if_ended(room, lambda: purge_handshake(self._manager, room)):
+        if room is not None and self._rank.purge_if_ended(room, lambda: purge_tables(self._manager, room)):
             self._rank.counts.revivals_purged += 1
 
     @contained(otherwise=None)

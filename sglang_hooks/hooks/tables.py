@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sglang_hooks.hooks.agreement import FAILED
-
 
 def purge_tables(manager: Any, room: int) -> bool:
     """Takes a room out of all of them. Answers whether it was in one."""
@@ -12,16 +10,6 @@ def purge_tables(manager: Any, room: int) -> bool:
     found = [table.pop(room, None) is not None for table in tables]
     with manager.failure_lock:
         found.append(manager.failure_records.pop(room, None) is not None)
-    return any(found)
-
-
-def purge_handshake(manager: Any, room: int) -> bool:
-    """Takes out what a handshake has left there. A Failed stays: it is the word that an old sender still waits for
-    (`NixlKVSender.poll` up to 0.5.22 takes a room without a status for one that goes on)."""
-    tables = [manager.transfer_infos, manager.req_to_decode_prefix_len]
-    if manager.request_status.get(room) != FAILED:
-        tables.append(manager.request_status)
-    found = [table.pop(room, None) is not None for table in tables]
     return any(found)
 
 

@@ -341,6 +341,7 @@ class Stage:
             dllm_config=None,
             tree_cache=_silent(),
             rust_server=None,
+            scheduler_stage_metrics=None,
             mm_receiver=None,
             beam_coordinator=_silent(),
             enable_continuous_input_polling=False,
@@ -412,7 +413,9 @@ class Stage:
         return any(self.tables(room).values())
 
     def abort(self, rid: str = "", *, abort_all: bool = False) -> None:
-        self.scheduler.abort_request(SimpleNamespace(rid=rid, abort_all=abort_all))
+        self.scheduler.abort_request(
+            SimpleNamespace(rid=rid, abort_all=abort_all, finished_reason=None, abort_message=None)
+        )
 
     def poll_inflight(self) -> None:
         self.scheduler.process_disagg_prefill_inflight_queue()

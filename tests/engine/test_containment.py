@@ -31,7 +31,8 @@ def test_the_plugin_is_found_by_its_entry_point() -> None:
 def test_a_manager_made_without_init_serves_as_stock(plugin: object) -> None:
     """sglang's own unit tests make them so."""
     manager = MooncakeKVManager.__new__(MooncakeKVManager)
-    manager.request_status = {}
+    manager.request_status, manager._deferred_ack_targets = {}, {}  # noqa: SLF001 - sglang's own
+    manager._deferred_ack_poisoned_rooms, manager._staging_outstanding = set(), {}  # noqa: SLF001 - sglang's own
 
     manager.update_status(ROOM, KVPoll.WaitingForInput)
 
