@@ -15,7 +15,7 @@ import zmq
 
 from sglang_hooks.plugin import Plugin
 from sidecar.model import Fact, RoomConcluded, TerminalStatus
-from tests.engine.stage import FastQueue, KVPoll, LastChunk, common_state, wait_until
+from tests.engine.stage import SENDER_PLACE, FastQueue, KVPoll, LastChunk, common_state, wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -115,7 +115,7 @@ class Prefill:
         return [write]
 
     def sender(self, room: int) -> Any:
-        sender = self.conn.MoriKVSender(self.manager, "127.0.0.1:1", room, dest_tp_ranks=[0], pp_rank=0)
+        sender = self.conn.MoriKVSender(self.manager, "127.0.0.1:1", room, **SENDER_PLACE)
         sender.init(8, 0)
         info = SimpleNamespace(
             endpoint="127.0.0.1",
