@@ -61,6 +61,8 @@ class Senderless:
 
     def take_released(self) -> Sequence[bytes] | None:
         """A message that was held and may go on to stock."""
+        if not self._released:
+            return None
         with self._book.lock:
             while self._released:
                 held = self._released.popleft()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sglang_hooks import senderless
-from sglang_hooks.door import Door
 from sglang_hooks.lives import LifeTable
 from sglang_hooks.senderless import Senderless
 from sidecar.core.refusals import Refusals
@@ -22,7 +21,7 @@ from tests.orders.world import World
 
 ORDERS = 10_000 if os.environ.get("PD_SIDECAR_LONG") else 2_000
 PARTS = 10
-GUARD_LIMIT = 3_000
+GUARD_LIMIT = 2_000
 """So many orders may it take until a missing guard shows."""
 
 
@@ -98,16 +97,6 @@ def an_old_refusal_is_believed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(senderless, "_ended_until", believe)
 
 
-def an_acceptance_forgets_the_refusal_before_it(patch: pytest.MonkeyPatch) -> None:
-    accept = Door.accept
-
-    def forgetful(self: Door, room: int) -> None:
-        accept(self, room)
-        self._refused_before.clear()
-
-    patch.setattr(Door, "accept", forgetful)
-
-
 def those_who_stay_keep_their_number(patch: pytest.MonkeyPatch) -> None:
     """The sidecar knows them in the life that has ended."""
     patch.setattr(Senderless, "_tell_anew", lambda _self, _rest: None)
@@ -132,7 +121,6 @@ GUARDS: list[Patch] = [
     who_came_since_is_not_asked_about,
     the_ended_request_counts_as_a_newer_one,
     an_old_refusal_is_believed,
-    an_acceptance_forgets_the_refusal_before_it,
     those_who_stay_keep_their_number,
     an_acceptance_leaves_the_end_in_place,
     the_sidecar_keeps_refusals_to_itself,
