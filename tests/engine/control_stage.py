@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
@@ -178,10 +178,15 @@ def attach(manager: Any, family: Family, role: str) -> tuple[dict[str, int], lis
 
 
 @contextmanager
-def serving(family: Family, role: str, *, plugin: bool = True) -> Iterator[Served]:
+def serving(
+    family: Family, role: str, *, plugin: bool = True, by: Callable[[Any], object] | None = None
+) -> Iterator[Served]:
+    """`by` attaches in place of the default."""
     context, stop = zmq.Context(), threading.Event()
     manager = make_manager(family, role, context, stop)
-    junk, facts, half = attach(manager, family, role) if plugin else ({}, [], None)
+    junk, facts, half = attach(manager, family, role) if plugin and by is None else ({}, [], None)
+    if by is not None:
+        by(manager)
     socket, listener = context.socket(zmq.PUSH), context.socket(zmq.PULL)
     port = listener.bind_to_random_port("tcp://127.0.0.1")
     socket.connect(f"tcp://127.0.0.1:{manager.rank_port}")
