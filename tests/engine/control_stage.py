@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import zmq
+from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.utils import DisaggregationMode
 
 from sglang_hooks.decode.control import DecodeControl
@@ -26,6 +27,7 @@ from sidecar.model import PROTOCOL, Fact, Hello
 from tests.engine.stage import POLL_MS, StoppedError, wait_until
 
 LIMIT_S = 10.0
+FIRST_ROOM = 1
 CLASSES = {
     Family.MOONCAKE: "sglang.srt.disaggregation.mooncake.conn.MooncakeKVManager",
     Family.NIXL: "sglang.srt.disaggregation.nixl.conn.NixlKVManager",
@@ -99,8 +101,10 @@ def make_manager(family: Family, role: str, context: zmq.Context[Any], stop: thr
         enable_staging=False, _staging_handler=None, _staging_ctx=None,
         enable_deferred_decode_kv_release=False, _stopped=False, _worker_threads=[],
         _deferred_ack_targets={}, _deferred_ack_poisoned_rooms=set(), _staging_outstanding=defaultdict(int),
-        defer_decode_allocation=False,
-        _zmq_ctx=context, _socket_cache={}, _monitor_cache={}, _socket_send_locks={}, _socket_lock=threading.Lock(),
+        defer_decode_allocation=False, _deferred_abort_ack_tracker={}, _abort_ack_lock=threading.Lock(),
+        _validate_peer_state_layout=lambda _info: (True, None), _unblacklist_session=lambda _session: None,
+        state_layout_rejections={}, state_strides_validated=set(),
+        _send_multipart_locked=lambda *_args, **_kwargs: None,
         agent=agent, engine=SimpleNamespace(register_remote_engine=lambda _description: None),
         _prepare_payload_xfer=lambda _info: None, _prepare_state_xfer=lambda _info: None,
         _start_heartbeat_checker_thread=threading.Thread,
@@ -174,23 +178,31 @@ def attach(manager: Any, family: Family, role: str) -> tuple[dict[str, int], lis
 
 
 @contextmanager
-def serving(family: Family, role: str, *, plugin: bool = True) -> Iterator[Served]:
+def serving(
+    family: Family, role: str, *, plugin: bool = True, by: Callable[[Any], object] | None = None
+) -> Iterator[Served]:
+    """`by` attaches in place of the default."""
     context, stop = zmq.Context(), threading.Event()
     manager = make_manager(family, role, context, stop)
-    junk, facts, half = attach(manager, family, role) if plugin else ({}, [], None)
+    junk, facts, half = attach(manager, family, role) if plugin and by is None else ({}, [], None)
+    if by is not None:
+        by(manager)
     socket, listener = context.socket(zmq.PUSH), context.socket(zmq.PULL)
     port = listener.bind_to_random_port("tcp://127.0.0.1")
     socket.connect(f"tcp://127.0.0.1:{manager.rank_port}")
     served = Served(manager, junk, facts, half, socket, listener, port)
     before = set(threading.enumerate())
-    getattr(manager, STARTERS[family, role])()
+    starter = getattr(manager, STARTERS[family, role], None)
+    if starter is not None:
+        starter()
+    else:  # NIXL's decode up to 0.5.19: ours, with the first room
+        manager.update_status(FIRST_ROOM, KVPoll.Bootstrapping)
     served.threads = [thread for thread in threading.enumerate() if thread not in before]
     try:
         yield served
     finally:
         stop.set()
         wait_until(lambda: not served.is_alive(), "the control thread did not end")
-        cached = [*vars(manager)["_socket_cache"].values(), *vars(manager)["_monitor_cache"].values()]
-        for each in (socket, listener, *cached, manager.server_socket):
+        for each in (socket, listener, manager.server_socket):
             each.close(linger=0)
         context.term()

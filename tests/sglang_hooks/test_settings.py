@@ -43,3 +43,8 @@ def test_one_variable_switches_all_off(text: str) -> None:
 def test_a_setting_that_cannot_work_is_named(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=name):
         read_settings({name: text})
+
+
+def test_the_decode_half_can_be_left_out() -> None:
+    assert read_settings({}).decode_half
+    assert not read_settings({"PD_SIDECAR_DECODE_HALF": "0"}).decode_half
