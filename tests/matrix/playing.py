@@ -1,7 +1,7 @@
 """What is played in a cell. D's hangs overlap: those of all cells of one decode server are waited for together."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeVar
@@ -35,19 +35,22 @@ class Begun:
     deaths: int
 
 
-def play(cells: Sequence[Cell]) -> list[Result]:
-    """Cells of one backend. All prefill servers stay; the decode servers of one version follow those of another."""
+def play(cells: Sequence[Cell], known: Sequence[Result] = ()) -> Iterator[list[Result]]:
+    """Cells of one backend; the results of one decode server at a time. All prefill servers stay, the decode servers of
+    one version follow those of another. `known`: what earlier cells have shown.
+    """
     backend = cells[0].backend
     model = ensure_builds(backend, [build.version for cell in cells for build in (cell.prefill, cell.decode)])
-    results: list[Result] = []
+    results = list(known)
     with running_servers(backend, "prefill", _once(cell.prefill for cell in cells), model) as prefills:
         for version in _once(cell.decode.version for cell in cells):
             wanted = _once(cell.decode for cell in cells if cell.decode.version == version)
             with running_servers(backend, "decode", wanted, model) as decodes:
                 for decode in decodes:
                     its_own = [cell for cell in cells if cell.decode == decode.build]
-                    results += asyncio.run(play_decode(decode, prefills, its_own, results))
-    return results
+                    fresh = asyncio.run(play_decode(decode, prefills, its_own, results))
+                    results += fresh
+                    yield fresh
 
 
 def _once(found: Iterable[Item]) -> list[Item]:

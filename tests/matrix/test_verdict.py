@@ -1,9 +1,12 @@
 """What a cell must show, and that a cell which does not is called wrong."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.matrix.cells import Build, Cell, all_cells
 from tests.matrix.report import markdown, unexpected
+from tests.matrix.store import joined, load, save
 from tests.matrix.verdict import Result, Seen, runs_in_stock, wrongs
 
 CAUSE = "KVTransferError(bootstrap_room=7): DRAINED_ABORT: Aborted by AbortReq."
@@ -100,6 +103,26 @@ def test_a_stock_pair_is_played_before_the_same_versions_with_the_plugin() -> No
     for number, one in enumerate(cells):
         stock = cell(one.prefill.version, one.decode.version)
         assert cells.index(stock) <= number
+
+
+def test_what_is_stored_comes_back_for_the_same_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "build" / "matrix.json"
+    results = [
+        Result(cell("0.5.18+", "0.5.18"), "", (seen(), HUNG), complaints=("a",)),
+        Result(cell("0.5.23", "0.5.18"), "b"),
+    ]
+    save(path, results)
+
+    assert load(path) == results
+    monkeypatch.setattr("tests.matrix.store.sources", lambda: "others")
+    assert load(path) == []
+
+
+def test_a_cell_that_is_played_again_has_its_newer_result() -> None:
+    older = [Result(cell("0.5.18", "0.5.18"), "old"), Result(cell("0.5.23", "0.5.23"), "")]
+    newer = Result(cell("0.5.18", "0.5.18"), "")
+
+    assert joined(older, [newer]) == [newer, older[1]]
 
 
 def test_ids_do_not_make_two_reports_different() -> None:
