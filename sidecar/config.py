@@ -12,14 +12,19 @@ from sidecar.errors import ConfigError
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
-RELOADABLE = ("log_level", "record_limit", "settle_after_s", "idle_close_s", "idle_exit_s", "grace_s")
+SGLANG_VERSIONS = ("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
+"""Those whose decode side is known."""
+
+RELOADABLE = ("log_level", "record_limit", "settle_after_s", "idle_close_s", "idle_exit_s", "grace_s", "decode_sglang")
 """What SIGHUP puts to use. The other settings say where the sidecar is found and who may come in: for these it must be
 started anew.
 """
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """`admin` is host and port, or None for no HTTP. `idle_exit_s` 0: never end by itself, as under a supervisor."""
+    """`admin` is host and port, or None for no HTTP. `idle_exit_s` 0: never end by itself, as under a supervisor.
+    `decode_sglang` is the oldest version that decode engines run, where the operator says so.
+    """
 
     socket: Path
     socket_group: int | None = None
@@ -31,6 +36,7 @@ class Config(Struct, frozen=True, kw_only=True):
     idle_exit_s: float = 0.0
     idle_close_s: float = 600.0
     grace_s: float = 5.0
+    decode_sglang: str | None = None
 
 
 class Supervision(Struct, frozen=True, kw_only=True):
@@ -53,6 +59,9 @@ def checked(config: Config) -> Config:
         raise ConfigError(f"--log-level {config.log_level} is unknown: use one of {', '.join(LOG_LEVELS)}")
     if not 1 <= config.record_limit <= 1_000_000:
         raise ConfigError(f"--record-limit {config.record_limit} is out of range: use 1 to 1000000")
+    if config.decode_sglang is not None and config.decode_sglang not in SGLANG_VERSIONS:
+        known = ", ".join(SGLANG_VERSIONS)
+        raise ConfigError(f"--decode-sglang {config.decode_sglang} is not known: use one of {known}, or leave it out")
     for flag, seconds in (
         ("--settle-after-s", config.settle_after_s),
         ("--idle-exit-s", config.idle_exit_s),

@@ -93,6 +93,8 @@ class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded"):
 
     FAILED and `drained`: this rank writes nothing more for it, so decode may be told. FAILED and not `drained`: the
     drain timeout passed first; only a decode that holds its pages itself may be told.
+
+    `http_status` goes with the cause: what prefill's own client was answered, 0 if not known.
     """
 
     seq: int
@@ -103,6 +105,7 @@ class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded"):
     drained: bool
     at_s: float
     began_at_s: float = 0.0
+    http_status: int = 0
 
 
 class DecodeAborted(Struct, frozen=True, array_like=True, tag="aborted"):
@@ -127,7 +130,9 @@ class DecodeRegistered(Struct, frozen=True, array_like=True, tag="registered"):
     """Decode registered its KV buffers (`KVArgsRegisterInfo`). A new `session` at a known endpoint is a restarted
     decode.
 
-    `frames` is the length of the message, by which sglang versions differ.
+    `frames` is the length of the message as stock sends it, a guard frame included and padding of ours not: by it
+    sglang versions differ. `decode_half` is what decode's own half of this project announced with it, the sglang that
+    it runs in or another word, "" without one.
     """
 
     seq: int
@@ -273,13 +278,26 @@ Reply: TypeAlias = (
 )
 
 
+class Form(enum.Enum):
+    """How much a notice says. Which one an endpoint takes is its *dialect*."""
+
+    BARE = "bare"  # room and rank: what every decode takes
+    CAUSE = "cause"  # and why
+    STATUS = "status"  # and an HTTP status for decode's client: decode's own half alone reads that
+
+    __hash__ = object.__hash__  # looked up for each notice; an enum would hash its name each time
+
+
 class Notice(Struct, frozen=True):
-    """What decode gets: `room` failed at `prefill_rank`. `cause` travels only where the wire can take it.
+    """What decode gets: `room` failed at `prefill_rank`. `cause` and `http_status` travel only as its Form says.
 
     `backend` is the transfer backend of both engines (sglang `disaggregation_transfer_backend`): it decides the frames.
+    Not `drained`: prefill may still be writing, and this endpoint holds its pages until it does not.
     """
 
     room: int
     prefill_rank: int
     cause: str
     backend: str = "mooncake"
+    http_status: int = 0
+    drained: bool = True

@@ -10,7 +10,7 @@ from sidecar.core.limits import Limits
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.rooms import RoomLimits
 from sidecar.errors import ConfigError
-from sidecar.wire.kv_status import FORMS
+from sidecar.wire.kv_status import LAYOUTS
 
 ACK_DELAY_S = 1.0
 
@@ -23,7 +23,8 @@ def limits_of(config: Config, *, connections: int) -> Limits:
         ),
         idle_exit_s=config.idle_exit_s,
         ack_delay_s=ACK_DELAY_S,
-        backends=frozenset(FORMS),
+        backends=frozenset(LAYOUTS),
+        decode_sglang=config.decode_sglang or "",
     )
 
 

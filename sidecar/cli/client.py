@@ -53,6 +53,9 @@ class EndpointView(Struct, frozen=True):
     handed_off: int
     refusals_in_a_row: int
     retry_in_s: float | None
+    takes: str
+    holds_pages: bool
+    believed_by: str
 
 
 class BoundsView(Struct, frozen=True):
@@ -79,6 +82,7 @@ class LifeEndpointView(Struct, frozen=True):
     host: str
     port: int
     notice: str
+    form: str | None
     connection: str
     hand_offs: int
     refusals: int
@@ -106,6 +110,7 @@ class LifeView(Struct, frozen=True):
     state: str
     is_early: bool
     cause: str
+    http_status: int | None
     ended_ago_s: float | None
     end_took_s: float | None
     forgotten_in_s: float | None

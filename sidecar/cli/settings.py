@@ -39,6 +39,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--idle-exit-s", {"type": float, "default": 0.0}),
     ("--idle-close-s", {"type": float, "default": 600.0}),
     ("--grace-s", {"type": float, "default": 5.0}),
+    ("--decode-sglang", {"help": "Oldest version that decode engines run, e.g. 0.5.20."}),
 )
 
 

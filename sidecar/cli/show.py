@@ -109,7 +109,7 @@ def status_lines(view: StatusView) -> Iterator[str]:
         yield "no rank is connected"
     yield ""
     if view.endpoints:
-        columns = ("ENDPOINT", "CONNECTION", "PENDING", "HANDED OFF", "REFUSALS", "RETRY")
+        columns = ("ENDPOINT", "CONNECTION", "PENDING", "HANDED OFF", "REFUSALS", "RETRY", "TAKES", "BELIEVED BY")
         yield from _table(columns, map(_endpoint_row, view.endpoints), map(_endpoint_colour, view.endpoints))
     else:
         yield "no decode endpoint is known"
@@ -149,6 +149,8 @@ def _endpoint_row(endpoint: EndpointView) -> tuple[str, ...]:
         str(endpoint.handed_off),
         str(endpoint.refusals_in_a_row),
         retry,
+        endpoint.takes + (", holds pages" if endpoint.holds_pages else ""),
+        endpoint.believed_by,
     )
 
 
@@ -198,7 +200,8 @@ def _rank_of(life: LifeView) -> str:
 def _end_of(life: LifeView) -> str:
     state = "early, decode came first" if life.is_early else life.state
     ago = "" if life.ended_ago_s is None else f" {life.ended_ago_s:.1f} s ago"
-    return f"{state}{ago}" + (f": {life.cause}" if life.cause else "")
+    status = f" ({life.http_status})" if life.http_status else ""
+    return f"{state}{ago}" + (f": {life.cause}{status}" if life.cause else "")
 
 
 def _event_row(event: EventView) -> tuple[str, ...]:

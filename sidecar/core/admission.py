@@ -79,7 +79,14 @@ def _handshakes(facts: list[DecodeHandshake]) -> list[DecodeHandshake]:
 
 
 def _registrations(facts: list[DecodeRegistered]) -> list[DecodeRegistered]:
-    return [fact for fact in facts if fact.seq >= 0 and is_address(fact.endpoint) and len(fact.session) <= TEXT_LIMIT]
+    return [
+        fact
+        for fact in facts
+        if fact.seq >= 0
+        and is_address(fact.endpoint)
+        and len(fact.session) <= TEXT_LIMIT
+        and len(fact.decode_half) <= NAME_LIMIT
+    ]
 
 
 def _goodbyes(facts: list[Goodbye]) -> list[Goodbye]:

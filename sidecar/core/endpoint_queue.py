@@ -24,6 +24,8 @@ class EndpointQueue:
 
     `settles_from`: nothing settles on the strength of time before.
     `trust_until`: until then a connection may come up that makes what was taken over handed off.
+    `session` is the last one that a rank has heard of, `heard_at` when. Before `watched_from` another process may have
+    taken the endpoint's port without our knowing.
     `is_due` and `wake_at` are the outbox's notes: that it offers from this queue next, and when it looks here again.
     """
 
@@ -39,6 +41,8 @@ class EndpointQueue:
         self.settles_from = now
         self.trust_until: float | None = None
         self.used_at = now
+        self.session: str | None = None
+        self.heard_at = self.watched_from = now
         self.is_due = False
         self.wake_at: float | None = None
 
@@ -55,6 +59,9 @@ class EndpointQueue:
     def oldest(self, count: int) -> list[OwedNotice]:
         return list(islice(self.notices(), count))
 
+    def hear(self, session: str, now: float) -> None:
+        self.session, self.heard_at = session, now
+
     def take_over(self, owed: OwedNotice, now: float, *, trust_s: float) -> None:
         """What a predecessor has handed off is so here as well if there is a connection, or will be one soon."""
         if self.connection is Connection.UP:
@@ -66,12 +73,14 @@ class EndpointQueue:
     def take_offers(self, limit: int) -> list[OwedNotice]:
         """The next ones to try. Without a connection one is enough to learn whether there is one."""
         limit = limit if self.connection is Connection.UP else 1
+        session = self.session if self.heard_at >= self.watched_from else None
         offers: list[OwedNotice] = []
         for owed in self.pending:
             if len(offers) >= limit:
                 break
             if owed.state is _PENDING:
                 owed.state = _OFFERED
+                owed.form = owed.best_form if owed.session == session else owed.safe_form
                 offers.append(owed)
         return offers
 
@@ -124,9 +133,12 @@ class EndpointQueue:
         else:
             del self.pending[owed]
 
-    def come_up(self, now: float) -> None:
-        """Whatever is handed off, or was taken over, counts from here."""
+    def come_up(self, now: float, *, trust_s: float) -> None:
+        """Whatever is handed off, or was taken over, counts from here. What was heard `trust_s` ago was heard of the
+        process that is connected now.
+        """
         self.connection = Connection.UP
+        self.watched_from = max(self.watched_from, now - trust_s)
         self.has_been_up = True
         self.refusals = 0
         self.retry_at = self.trust_until = None
@@ -134,6 +146,10 @@ class EndpointQueue:
         for owed in self.taken_over:
             self._count_from(owed, now)
         self.taken_over.clear()
+
+    def go_down(self, now: float) -> None:
+        self.connection = Connection.DOWN
+        self.watched_from = now
 
     def restart_settling(self, now: float) -> None:
         """The connection takes no more: the peer may be frozen, and its heartbeat stuck behind what it has not read."""

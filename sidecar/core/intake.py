@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from sidecar.core.keys import LifeKey, NoticeKey, Outcome
+from sidecar.core.dialects import Dialects
+from sidecar.core.keys import LifeKey, NoticeKey, Outcome, Untold
 from sidecar.core.outbox import Outbox
 from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.core.ranks import Rank
-from sidecar.core.room import Claim, Handshake, Owe, Reaffirm, Room, RoomState, Settle
-from sidecar.core.rooms import End, RoomTable
+from sidecar.core.room import TOLD_STATES, Claim, End, Handshake, Owe, Reaffirm, Room, Settle
+from sidecar.core.rooms import RoomTable
 from sidecar.core.stats import Stats
 from sidecar.model import (
     DecodeAborted,
@@ -35,10 +36,18 @@ class Intake:
     """
 
     def __init__(
-        self, *, rooms: RoomTable, outbox: Outbox, stats: Stats, backends: frozenset[str], on_reaffirm: OnReaffirm
+        self,
+        *,
+        rooms: RoomTable,
+        outbox: Outbox,
+        dialects: Dialects,
+        stats: Stats,
+        backends: frozenset[str],
+        on_reaffirm: OnReaffirm,
     ) -> None:
         self._rooms = rooms
         self._outbox = outbox
+        self._dialects = dialects
         self._stats = stats
         self._backends = backends
         self._on_reaffirm = on_reaffirm
@@ -57,7 +66,7 @@ class Intake:
         room = self._rooms.concluded(hello.process, fact, ttl_s=hello.record_ttl_s, now=now)
         if room is None:
             return
-        if room.state is RoomState.FAILED:
+        if room.state in TOLD_STATES:
             self._tell_all(rank, room, now)
         if not room.owed:
             self._rooms.note_finished(room)
@@ -80,7 +89,7 @@ class Intake:
             self._outbox.void_older(key, fact.endpoint, Outcome.SUPERSEDED, now)
             claims = self._rooms.handshake(key, fact, is_replay=id(fact) in replayed, ttl_s=ttl_s, now=now)
             if rank.backend in self._backends:
-                self._outbox.expect(fact.endpoint, now)
+                self._outbox.expect(fact.endpoint, fact.session, now)
             self._perform(rank, key, claims, now)
 
     def _aborted(self, rank: Rank, facts: list[DecodeAborted], replayed: set[int], now: float) -> None:
@@ -96,7 +105,7 @@ class Intake:
 
     def _registered(self, rank: Rank, facts: list[DecodeRegistered], replayed: set[int], now: float) -> None:
         for fact in facts:
-            if rank.registered(fact.endpoint, fact.session, fact.seq):
+            if rank.registered(fact):
                 self._outbox.restarted(rank.hello.process, fact.endpoint, fact.session, now)
 
     def _said_goodbye(self, rank: Rank, facts: list[Goodbye], replayed: set[int], now: float) -> None:
@@ -118,48 +127,66 @@ class Intake:
         """The life has failed: everyone who shook hands is owed a notice."""
         key = room.key
         end = self._rooms.end_of(key, now)
-        notice = Notice(key.room, rank.hello.prefill_rank, end.cause, rank.backend)
+        notice = _notice(rank, key, end)
         for endpoint, shaken in room.endpoints.items():
-            if shaken.is_settled or not self._can_tell(rank, endpoint, shaken):
+            if shaken.is_settled or self._is_suppressed(rank, endpoint, shaken, notice):
                 continue
-            if self._outbox.owe(owed_notice(key, endpoint, shaken, notice, end), is_news=False, now=now):
+            owed = self._owed_notice(rank, key, Owe(endpoint, shaken, is_news=False), notice, end)
+            if self._outbox.owe(owed, is_news=False, now=now):
                 room.note_owed()
 
     def _tell(self, rank: Rank, key: LifeKey, claim: Owe, now: float) -> None:
         """A handshake came after the end, or came again."""
-        if not self._can_tell(rank, claim.endpoint, claim.shaken):
-            return
         end = self._rooms.end_of(key, now)
-        notice = Notice(key.room, rank.hello.prefill_rank, end.cause, rank.backend)
-        owed = owed_notice(key, claim.endpoint, claim.shaken, notice, end)
+        notice = _notice(rank, key, end)
+        if self._is_suppressed(rank, claim.endpoint, claim.shaken, notice, is_news=claim.is_news):
+            return
+        owed = self._owed_notice(rank, key, claim, notice, end)
         if claim.is_news:
             owed.owed_since = now
         self._stats.handshakes_late += claim.is_news
         if self._outbox.owe(owed, is_news=claim.is_news, now=now) and (room := self._rooms.find(key)):
             room.note_owed()
 
-    def _can_tell(self, rank: Rank, endpoint: DecodeEndpoint, shaken: Handshake) -> bool:
+    def _is_suppressed(
+        self, rank: Rank, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice, *, is_news: bool = True
+    ) -> bool:
+        reason = self._reason_not_to_tell(rank, endpoint, shaken, notice)
+        if reason is not None and is_news:
+            self._stats.notices_suppressed[reason.value] += 1
+        return reason is not None
+
+    def _reason_not_to_tell(
+        self, rank: Rank, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice
+    ) -> Untold | None:
         if rank.has_restarted(endpoint, shaken.session, shaken.seq):
-            self._stats.notices_suppressed["restarted"] += 1
             shaken.is_settled = True
-            return False
+            return Untold.RESTARTED
         if rank.backend not in self._backends:
-            self._stats.notices_suppressed["wire"] += 1
-            return False
-        return True
+            return Untold.WIRE
+        if not (notice.drained or self._dialects.heard_by(rank, endpoint).holds_pages):
+            return Untold.UNDRAINED
+        return None
+
+    def _owed_notice(self, rank: Rank, key: LifeKey, claim: Owe, notice: Notice, end: End) -> OwedNotice:
+        shaken = claim.shaken
+        return OwedNotice(
+            life=key,
+            endpoint=claim.endpoint,
+            seq=shaken.seq,
+            notice=notice,
+            session=shaken.session,
+            owed_since=end.owed_since,
+            expires_at=end.expires_at,
+            is_once=end.has_newer_life,
+            best_form=self._dialects.heard_by(rank, claim.endpoint).form,
+            safe_form=self._dialects.of_a_stranger(rank).form,
+            state=NoticeState.TAKEN_OVER if shaken.handed_off else NoticeState.PENDING,
+            is_reported=shaken.handed_off,
+        )
 
 
-def owed_notice(key: LifeKey, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice, end: End) -> OwedNotice:
-    state = NoticeState.TAKEN_OVER if shaken.handed_off else NoticeState.PENDING
-    return OwedNotice(
-        key,
-        endpoint,
-        shaken.seq,
-        notice,
-        shaken.session,
-        end.owed_since,
-        end.expires_at,
-        end.has_newer_life,
-        state,
-        shaken.handed_off,
+def _notice(rank: Rank, key: LifeKey, end: End) -> Notice:
+    return Notice(
+        key.room, rank.hello.prefill_rank, end.cause, rank.backend, http_status=end.http_status, drained=end.is_drained
     )

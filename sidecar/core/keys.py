@@ -1,4 +1,4 @@
-"""What names a life and a notice for good, and how a notice ends."""
+"""What names a life and a notice for good, why one is not owed, and how one ends."""
 
 import enum
 
@@ -20,6 +20,14 @@ class NoticeKey(Struct, frozen=True, cache_hash=True):
 
     life: LifeKey
     endpoint: DecodeEndpoint
+
+
+class Untold(enum.Enum):
+    """Why an endpoint that shook hands is not owed a notice after all."""
+
+    RESTARTED = "restarted"  # it registered under a new session since
+    UNDRAINED = "undrained"  # prefill may still be writing, and the endpoint is not known to hold its pages
+    WIRE = "wire"  # no status message of its transfer backend is known
 
 
 class Outcome(enum.Enum):

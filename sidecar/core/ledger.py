@@ -54,6 +54,13 @@ class Ledger:
         self.count -= 1
         self._expiries.note_over()
 
+    def put_off(self, owed: OwedNotice, expires_at: float) -> None:
+        """Until then, if that is later."""
+        if expires_at > owed.expires_at:
+            owed.expires_at = expires_at
+            self._expiries.note_over()
+            self._expiries.add(owed)
+
     def pop_expired(self, now: float) -> list[OwedNotice]:
         """They stay until they are removed."""
         return self._expiries.pop_due(now)

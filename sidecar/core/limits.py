@@ -7,7 +7,8 @@ from sidecar.core.rooms import RoomLimits
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """`idle_exit_s` 0: never. `backends` are those whose status messages the shell can write.
+    """`idle_exit_s` 0: never. `backends` are those whose status messages the shell can write. `decode_sglang` is the
+    version that the operator says decode endpoints run, "" if that is not said.
 
     `death_grace_s`: how long bytes of a dead rank may be on their way into decode's memory.
     `ack_delay_s`: how long an acknowledgement may wait for company. Each one wakes a thread beside a busy scheduler.
@@ -20,4 +21,5 @@ class Limits(Struct, frozen=True, kw_only=True):
     idle_exit_s: float = 0.0
     ack_delay_s: float = 0.0
     death_grace_s: float = 0.1
-    backends: frozenset[str] = frozenset({"ascend", "mooncake"})
+    backends: frozenset[str] = frozenset({"ascend", "mooncake", "mori", "nixl"})
+    decode_sglang: str = ""

@@ -12,6 +12,7 @@ from sidecar.core.acks import Acknowledgements
 from sidecar.core.actions import Action, CloseStream, RankJoined, RankLeft, Retire, SendNotices, SendReplies
 from sidecar.core.admission import PLAUSIBLE, unwelcome
 from sidecar.core.backoff import RetrySchedule
+from sidecar.core.dialects import Dialects
 from sidecar.core.intake import Intake
 from sidecar.core.keys import LifeKey
 from sidecar.core.lifeline import DEATH_CAUSE, Lifeline
@@ -42,7 +43,7 @@ from sidecar.model import (
 
 
 class Notifier:
-    """`rooms`, `outbox`, `ranks` and `stats` are there to be read by metrics and status. Only this class feeds them."""
+    """What is public is there to be read by metrics, status and story. Only this class feeds it."""
 
     def __init__(self, *, epoch: str, limits: Limits, jitter: Callable[[], float], now: float) -> None:
         self.stats = Stats()
@@ -52,9 +53,11 @@ class Notifier:
         schedule = RetrySchedule(first_s=limits.retry_first_s, cap_s=limits.retry_cap_s, jitter=jitter)
         self.outbox = Outbox(limits=limits.outbox, schedule=schedule, stats=self.stats)
         self.ranks = RankTable()
+        self.dialects = Dialects(self.ranks, decode_sglang=limits.decode_sglang)
         self._intake = Intake(
             rooms=self.rooms,
             outbox=self.outbox,
+            dialects=self.dialects,
             stats=self.stats,
             backends=limits.backends,
             on_reaffirm=self._reaffirm,
@@ -81,6 +84,7 @@ class Notifier:
         self._limits = limits
         self.rooms.change_limits(limits.rooms)
         self.outbox.change_limits(limits.outbox)
+        self.dialects.decode_sglang = limits.decode_sglang
 
     def lives_of(self, room: int) -> list[Room]:
         """At every rank known here."""
@@ -245,7 +249,7 @@ class Notifier:
         for key in self.lifeline.take_due(now):
             rank = self.ranks.of(key.process)
             if rank is not None and self.rooms.has_open(key.process, key.room):
-                end = RoomConcluded(0, key.room, key.life, TerminalStatus.FAILED, DEATH_CAUSE, True, now)
+                end = RoomConcluded(0, key.room, key.life, TerminalStatus.FAILED, DEATH_CAUSE, True, now, 0.0, 500)
                 self._intake.conclude(rank, end, now)
 
     def _settle_ended(self) -> None:

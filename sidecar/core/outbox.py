@@ -24,7 +24,8 @@ from sidecar.model import DecodeEndpoint
 
 
 class OutboxLimits(Struct, frozen=True, kw_only=True):
-    """`trust_s`: how long a predecessor's hand-off is believed in while there is no connection yet."""
+    """`trust_s`: how long a predecessor's hand-off, and what was heard of an endpoint, is believed in while there is no
+    connection yet."""
 
     settle_after_s: float = 5.0
     idle_close_s: float = 600.0
@@ -88,9 +89,10 @@ class Outbox:
 
     # -- what is owed
 
-    def expect(self, endpoint: DecodeEndpoint, now: float) -> None:
+    def expect(self, endpoint: DecodeEndpoint, session: str, now: float) -> None:
         """A handshake: the endpoint may soon be owed something, and a connection that is up makes that quick."""
         queue = self._connections.find(endpoint, now)
+        queue.hear(session, now)
         if queue.connection is Connection.ABSENT and queue.retry_at is None:
             self._turns.open(queue, now)
         if queue.connection is Connection.ABSENT and not len(queue):
@@ -109,6 +111,7 @@ class Outbox:
                 self._turns.serve(queue, now)
             elif owed.is_reported and not known.is_reported:
                 self.hand_offs.contradict(known)
+            self._ledger.put_off(known, owed.expires_at)
             return False
         if self._ledger.count >= self._least_limit:
             self._make_room(queue, now)
@@ -143,7 +146,10 @@ class Outbox:
     def restarted(self, process: str, endpoint: DecodeEndpoint, session: str, now: float) -> None:
         """The endpoint serves a new session: what this process owes it under another one is void."""
         queue = self._connections.known(endpoint)
-        for owed in list(queue.notices()) if queue else ():
+        if queue is None:
+            return
+        queue.hear(session, now)
+        for owed in list(queue.notices()):
             if owed.life.process == process and owed.session != session:
                 self._end(owed, Outcome.RESTARTED, now)
 
@@ -172,7 +178,7 @@ class Outbox:
         if queue.connection is not Connection.UP:
             self._stats.endpoint_ups += 1
             self._stats.reconnects += queue.has_been_up
-        queue.come_up(now)
+        queue.come_up(now, trust_s=self._limits.trust_s)
         if queue.pending:
             self._turns.make_due(queue)
         self._turns.wake(queue)
@@ -181,7 +187,7 @@ class Outbox:
         queue = self._connections.known(endpoint)
         if queue is None or queue.connection is not Connection.UP:
             return
-        queue.connection = Connection.DOWN
+        queue.go_down(now)
         self._stats.endpoint_downs += 1
         self.hand_offs.take_back(queue.make_all_pending())
         self._turns.retry_later(queue, now)
@@ -230,6 +236,7 @@ class Outbox:
         stats.hand_offs += len(handed_off)
         stats.owed_to_hand_off.observe([now - owed.owed_since for owed in handed_off if owed.hand_offs == 1])
         for owed in handed_off:
+            stats.hand_offs_by_form[owed.form] += 1
             if owed.hand_offs > 1:
                 stats.hand_offs_again += 1
             if owed.is_once:

@@ -5,7 +5,7 @@ import enum
 from msgspec import Struct
 
 from sidecar.core.keys import LifeKey, NoticeKey, Outcome
-from sidecar.model import DecodeEndpoint, Notice
+from sidecar.model import DecodeEndpoint, Form, Notice
 
 
 class NoticeState(enum.Enum):
@@ -20,6 +20,9 @@ class OwedNotice(Struct, eq=False):
 
     `seq` is the number of the handshake it answers. `is_reported`: its rank thinks that it has been handed off.
 
+    `form` is that of its last attempt: `best_form` for an endpoint that is still the one that shook hands, else
+    `safe_form`, which any decode takes.
+
     `owed_since` is when the end and the handshake were both known here, in the host's monotonic seconds. Times of what
     has not happened are 0. `handed_off_at` is what settling counts from; the other times are for the story of a room.
     """
@@ -32,6 +35,9 @@ class OwedNotice(Struct, eq=False):
     owed_since: float
     expires_at: float
     is_once: bool
+    best_form: Form = Form.BARE
+    safe_form: Form = Form.BARE
+    form: Form = Form.BARE
     state: NoticeState = NoticeState.PENDING
     is_reported: bool = False
     refusals: int = 0
@@ -61,6 +67,7 @@ class OwedNotice(Struct, eq=False):
         self.session = other.session
         self.owed_since = other.owed_since
         self.is_once = other.is_once
+        self.best_form, self.safe_form = other.best_form, other.safe_form
         self.is_reported = False
         self.hand_offs = 0
         self.first_handed_off_at = 0.0

@@ -3,13 +3,24 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from sidecar.model import DecodeEndpoint, Fact, Hello
+from msgspec import Struct
+
+from sidecar.model import DecodeEndpoint, DecodeRegistered, Fact, Hello
 
 RANK_LIMIT = 1024
 """Processes remembered, connected or not; those that left longest ago are forgotten first."""
 
 REGISTRATION_LIMIT = 8192
-"""Decode endpoints whose session is remembered for each rank."""
+"""Decode endpoints whose registration is remembered for each rank."""
+
+
+class Registration(Struct, frozen=True):
+    """The last one of an endpoint at one rank, with the number of its fact (`DecodeRegistered`)."""
+
+    seq: int
+    session: str
+    frames: int
+    decode_half: str
 
 
 class Rank:
@@ -22,7 +33,7 @@ class Rank:
     def __init__(self, hello: Hello, stream: int) -> None:
         self.last_seq = -1
         self.greet(hello, stream)
-        self._sessions: OrderedDict[DecodeEndpoint, tuple[int, str]] = OrderedDict()
+        self._registrations: OrderedDict[DecodeEndpoint, Registration] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Rank {self.hello.process} rank={self.hello.prefill_rank} stream={self.stream} seq={self.last_seq}>"
@@ -54,21 +65,30 @@ class Rank:
         seq, self.unacknowledged = self.unacknowledged, None
         return seq
 
-    def registered(self, endpoint: DecodeEndpoint, session: str, seq: int) -> bool:
-        """Whether this is news: an older registration, replayed, must not end what a newer one brought."""
-        known = self._sessions.get(endpoint)
-        if known is not None and seq <= known[0]:
+    def registered(self, fact: DecodeRegistered) -> bool:
+        """Whether this is news: an older registration, replayed, must not end what a newer one brought.
+
+        A decode half that has announced itself is there for as long as the session is.
+        """
+        known = self._registrations.get(fact.endpoint)
+        if known is not None and fact.seq <= known.seq:
             return False
-        self._sessions[endpoint] = (seq, session)
-        self._sessions.move_to_end(endpoint)
-        if len(self._sessions) > REGISTRATION_LIMIT:
-            self._sessions.popitem(last=False)
+        announced = fact.decode_half
+        if known is not None and known.session == fact.session:
+            announced = announced or known.decode_half
+        self._registrations[fact.endpoint] = Registration(fact.seq, fact.session, fact.frames, announced)
+        self._registrations.move_to_end(fact.endpoint)
+        if len(self._registrations) > REGISTRATION_LIMIT:
+            self._registrations.popitem(last=False)
         return True
+
+    def registration_of(self, endpoint: DecodeEndpoint) -> Registration | None:
+        return self._registrations.get(endpoint)
 
     def has_restarted(self, endpoint: DecodeEndpoint, session: str, seq: int) -> bool:
         """Whether the endpoint registered under another session after that handshake."""
-        known = self._sessions.get(endpoint)
-        return known is not None and known[0] > seq and known[1] != session
+        known = self._registrations.get(endpoint)
+        return known is not None and known.seq > seq and known.session != session
 
 
 class RankTable:

@@ -26,7 +26,7 @@ TOLD_LIMIT = 16
 class RoomState(enum.Enum):
     OPEN = "open"
     FAILED = "failed"  # a terminal record: every endpoint that shakes hands is owed a notice
-    UNDRAINED = "undrained"  # failed, but the rank may still write: recorded and never told
+    UNDRAINED = "undrained"  # failed, but the rank may still write: as FAILED, for endpoints that hold their pages
     SUCCEEDED = "succeeded"
 
     __hash__ = object.__hash__  # TABLE is looked into for each fact; an enum would hash its name each time
@@ -62,7 +62,7 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
         _I.ABORTED: (_S.OPEN, _E.SETTLE),
         _I.ACKNOWLEDGED: (_S.OPEN, _E.NONE),  # nobody was told anything yet
         _I.FAILURE: (_S.FAILED, _E.TELL_ALL),
-        _I.UNDRAINED_FAILURE: (_S.UNDRAINED, _E.NONE),
+        _I.UNDRAINED_FAILURE: (_S.UNDRAINED, _E.TELL_ALL),
         _I.SUCCESS: (_S.SUCCEEDED, _E.NONE),
     },
     _S.FAILED: {
@@ -76,9 +76,9 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
     },
     _S.UNDRAINED: {
         _I.OPENED: (_S.UNDRAINED, _E.NONE),
-        _I.HANDSHAKE: (_S.UNDRAINED, _E.NOTE),
+        _I.HANDSHAKE: (_S.UNDRAINED, _E.TELL),
         _I.ABORTED: (_S.UNDRAINED, _E.SETTLE),
-        _I.ACKNOWLEDGED: (_S.UNDRAINED, _E.NONE),
+        _I.ACKNOWLEDGED: (_S.UNDRAINED, _E.SETTLE),
         _I.FAILURE: (_S.FAILED, _E.TELL_ALL),  # it drained after all
         _I.UNDRAINED_FAILURE: (_S.UNDRAINED, _E.NONE),
         _I.SUCCESS: (_S.UNDRAINED, _E.CONTRADICTION),
@@ -109,7 +109,7 @@ class Handshake(Struct):
     handed_off: bool = False
 
 
-_FAILED = (RoomState.FAILED, RoomState.UNDRAINED)
+TOLD_STATES = (RoomState.FAILED, RoomState.UNDRAINED)
 
 
 class Owe(Struct, frozen=True):
@@ -135,6 +135,17 @@ class Reaffirm(Struct, frozen=True):
 Claim: TypeAlias = Owe | Settle | Reaffirm
 
 
+class End(Struct, frozen=True):
+    """What a notice about an ended life needs to know of it."""
+
+    cause: str
+    http_status: int
+    is_drained: bool
+    owed_since: float
+    expires_at: float
+    has_newer_life: bool
+
+
 class Room:
     """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
 
@@ -149,6 +160,7 @@ class Room:
         "end_seq",
         "endpoints",
         "expires_at",
+        "http_status",
         "is_over",
         "is_reported",
         "key",
@@ -171,6 +183,7 @@ class Room:
         self.told: dict[DecodeEndpoint, OwedNotice] = {}
         self.state = RoomState.OPEN
         self.cause = ""
+        self.http_status = 0
         self.concluded_at_s = 0.0
         self.expires_at = 0.0
         self.endpoints: dict[DecodeEndpoint, Handshake] = {}
@@ -218,16 +231,23 @@ class Room:
         self.settled(endpoint, seq)
         return [Settle(endpoint, Outcome.ACKNOWLEDGED)]
 
-    def conclude(self, given: RoomInput, cause: str, at_s: float, expires_at: float) -> Effect:
-        """The first cause stands, the latest expiry too: a room that drained late is owed for its whole time."""
+    def conclude(self, given: RoomInput, cause: str, at_s: float, expires_at: float, *, http_status: int = 0) -> Effect:
+        """The first cause stands, with its status; the latest expiry too: a room that drained late is owed for its
+        whole time.
+        """
         before = self.state
         self.state, effect = TABLE[before][given]
         if self.state is not before:
             self.is_reported = False
-            self.cause = self.cause or cause
+            if not self.cause:
+                self.cause, self.http_status = cause, http_status
             self.concluded_at_s = at_s
             self.expires_at = max(self.expires_at, expires_at)
         return effect
+
+    def end(self, *, has_newer_life: bool) -> End:
+        is_drained = self.state is RoomState.FAILED
+        return End(self.cause, self.http_status, is_drained, self.concluded_at_s, self.expires_at, has_newer_life)
 
     def settled(self, endpoint: DecodeEndpoint, seq: int = 0) -> None:
         """The endpoint is owed nothing for this life by any fact up to `seq` or up to the last one known."""
@@ -249,7 +269,7 @@ class Room:
 
     def finish(self) -> bool:
         """Whether the life has ended without success and owes nothing, and this had not been noted yet."""
-        if self.owed or self.is_reported or self.state not in _FAILED:
+        if self.owed or self.is_reported or self.state not in TOLD_STATES:
             return False
         self.is_reported = True
         return True

@@ -16,6 +16,7 @@ from sidecar.core.room import (
     ENDPOINT_LIMIT,
     Claim,
     Effect,
+    End,
     Handshake,
     Owe,
     Reaffirm,
@@ -35,15 +36,6 @@ class RoomLimits(Struct, frozen=True, kw_only=True):
     open_rooms: int = 65_536
     succeeded: int = 8192
     tombstones: int = 262_144
-
-
-class End(Struct, frozen=True):
-    """What a notice about an ended life needs to know of it."""
-
-    cause: str
-    owed_since: float
-    expires_at: float
-    has_newer_life: bool
 
 
 class RoomTable:
@@ -149,7 +141,7 @@ class RoomTable:
                 return None
             room = self._add(key, now)
         before, expiry = room.state, room.expires_at
-        effect = room.conclude(given, fact.cause, at_s, at_s + ttl_s)
+        effect = room.conclude(given, fact.cause, at_s, at_s + ttl_s, http_status=fact.http_status)
         if room.state is before:
             self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
             return None
@@ -182,13 +174,13 @@ class RoomTable:
         return finished
 
     def end_of(self, key: LifeKey, now: float) -> End:
-        """For a life that is failed or buried."""
+        """For a life that has failed, drained or not, or is buried."""
         lives = self._lives.get((key.process, key.room), {})
         room = lives.get(key.life)
         has_newer_life = (room is None or len(lives) > 1) and any(number > key.life for number in lives)
         if room is None:
-            return End(GENERIC_CAUSE, now, self._tombstones[key], has_newer_life)
-        return End(room.cause, room.concluded_at_s, room.expires_at, has_newer_life)
+            return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], has_newer_life)
+        return room.end(has_newer_life=has_newer_life)
 
     def open_of(self, process: str) -> list[LifeKey]:
         return [key for key in self._open if key.process == process]

@@ -38,6 +38,7 @@ class LifeLog:
             "process": room.key.process,
             "prefill_rank": rank.hello.prefill_rank if rank else None,
             "cause": room.cause[:CAUSE_LIMIT],
+            "http_status": room.http_status or None,
             "drained": room.state is RoomState.FAILED,
             "end_took_s": round(room.concluded_at_s - room.end_began_at_s, 6) if room.end_began_at_s else None,
             "endpoints": len(room.endpoints),
@@ -53,6 +54,7 @@ def _of_notices(room: Room) -> dict[str, Any]:
     settled = [owed.ended_at - owed.owed_since for owed in told if owed.is_settled]
     return {
         "outcomes": dict(Counter(owed.outcome.value for owed in told if owed.outcome)),
+        "forms": dict(Counter(owed.form.value for owed in told if owed.hand_offs)),
         "hand_offs": sum(owed.hand_offs for owed in told),
         "refusals": sum(owed.refusals for owed in told),
         "to_last_hand_off_s": round(max(hand_offs), 6) if hand_offs else None,

@@ -18,10 +18,10 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sidecar.core.endpoint_queue import Connection
-from sidecar.core.keys import Outcome
+from sidecar.core.keys import Outcome, Untold
 from sidecar.core.notifier import Notifier
 from sidecar.core.stats import BUCKETS_S, Histogram
-from sidecar.model import PROTOCOL, TOKENIZER, Fact, Hello
+from sidecar.model import PROTOCOL, TOKENIZER, Fact, Form, Hello
 from sidecar.shell.descriptors import DescriptorBudget
 from sidecar.shell.ingress import IngressServer
 from sidecar.shell.log import Repeats
@@ -114,10 +114,14 @@ class SidecarCollector(Collector):
         outcomes = dict.fromkeys((outcome.value for outcome in Outcome), 0)
         yield _counter("notices_owed", "Notices that became owed.", stats.notices_owed)
         yield _by_label("notices_ended", "Notices by how they ended.", "outcome", {**outcomes, **stats.notices_ended})
-        yield _by_label("notices_suppressed", "Notices not owed after all.", "reason", stats.notices_suppressed)
+        reasons = dict.fromkeys((reason.value for reason in Untold), 0)
+        suppressed = {**reasons, **stats.notices_suppressed}
+        yield _by_label("notices_suppressed", "Notices not owed after all.", "reason", suppressed)
         attempts = stats.hand_offs + stats.refusals
         yield _counter("attempts", "Attempts: hand-offs and refusals.", attempts)
         yield _counter("hand_offs", "Attempts that a connected socket took.", stats.hand_offs)
+        forms = {form.value: stats.hand_offs_by_form[form] for form in Form}
+        yield _by_label("hand_offs_by_form", "Hand-offs by how much the notice said.", "form", forms)
         yield _counter("hand_offs_again", "Hand-offs after the first of a notice.", stats.hand_offs_again)
         yield _counter("refusals", "Attempts that found no peer or no room.", stats.refusals)
         yield _gauge("owed", "Notices owed now.", len(outbox))

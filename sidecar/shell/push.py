@@ -18,7 +18,7 @@ from typing import Protocol
 import structlog
 import zmq
 
-from sidecar.model import DecodeEndpoint, Notice
+from sidecar.model import DecodeEndpoint, Form, Notice
 from sidecar.wire.kv_status import failed_frames
 
 OPTIONS: dict[int, int] = {
@@ -83,15 +83,15 @@ class PushPool:
         else:
             self._lookups[endpoint] = self._loop.create_task(self._look_up(endpoint, host))
 
-    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[Notice]) -> int:
+    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[tuple[Notice, Form]]) -> int:
         link = self._links.get(endpoint)
         if link is None:
             self.connect(endpoint)
             return 0
         handed_off = 0
         try:
-            for notice in notices:
-                link.send(failed_frames(notice))
+            for notice, form in notices:
+                link.send(failed_frames(notice, form))
                 handed_off += 1
         except zmq.Again:
             return handed_off

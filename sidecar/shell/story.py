@@ -10,8 +10,8 @@ from sidecar.core.endpoint_queue import Connection
 from sidecar.core.keys import NoticeKey, Outcome
 from sidecar.core.notifier import Notifier
 from sidecar.core.owed import NoticeState, OwedNotice
-from sidecar.core.room import Handshake, Room, RoomState
-from sidecar.model import DecodeEndpoint
+from sidecar.core.room import TOLD_STATES, Handshake, Room, RoomState
+from sidecar.model import DecodeEndpoint, Form
 
 Document = dict[str, Any]
 
@@ -48,6 +48,7 @@ class _Life:
             "state": room.state.value,
             "is_early": not (has_ended or room.opened_at_s),
             "cause": room.cause,
+            "http_status": room.http_status or None,
             "ended_ago_s": self._ago(room.concluded_at_s) if has_ended else None,
             "end_took_s": room.concluded_at_s - room.end_began_at_s if room.end_began_at_s else None,
             "forgotten_in_s": room.expires_at - self._now if room.expires_at else None,
@@ -70,6 +71,7 @@ class _Life:
             "shook_hands_ago_s": self._ago(shaken.at_s),
             "gave_up_ago_s": self._ago(shaken.aborted_at_s),
             "notice": _state_of(notice),
+            "form": notice.form.value if notice and notice.hand_offs else None,
             "hand_offs": notice.hand_offs if notice else 0,
             "refusals": notice.refusals if notice else 0,
             "first_hand_off_ago_s": self._ago(notice.first_handed_off_at) if notice else None,
@@ -143,7 +145,10 @@ def _told(notice: OwedNotice) -> str:
         return "not told"
     after_ms = 1000 * (notice.first_handed_off_at - notice.owed_since)
     again = f", {notice.hand_offs} times in all" if notice.hand_offs > 1 else ""
-    return f"told {after_ms:.1f} ms after it could be{again}"
+    return f"told {_WHAT[notice.form]}{after_ms:.1f} ms after it could be{again}"
+
+
+_WHAT = {Form.BARE: "", Form.CAUSE: "the cause ", Form.STATUS: "cause and status "}
 
 
 def _unless_told(told: str, untold: str) -> Callable[[OwedNotice], str]:
@@ -164,7 +169,8 @@ _ENDS: dict[Outcome, Callable[[OwedNotice], str]] = {
 
 _WITHOUT = {
     RoomState.SUCCEEDED: "the transfer succeeded: decode has what it waited for",
-    RoomState.UNDRAINED: "not told: prefill may still be writing to its memory, so its own timeout ends it",
+    RoomState.UNDRAINED: "not told: prefill may still be writing to its memory, which it is not known to hold; its own "
+    "timeout ends it",
 }
 
 
@@ -173,6 +179,6 @@ def _without_a_notice(room: Room, shaken: Handshake) -> str:
         return "gave the request up itself: nothing to tell"
     if room.state is RoomState.OPEN:
         return "waits: prefill serves the request" if room.opened_at_s else "waits: prefill has not taken the request"
-    if shaken.is_settled and room.state is RoomState.FAILED:
+    if shaken.is_settled and room.state in TOLD_STATES:
         return "nothing owed: it was told before, gave up itself, or has restarted"
     return _WITHOUT.get(room.state, "not told: no status message is known that its transfer backend takes")

@@ -46,7 +46,7 @@ class Box:
         return owed
 
     def connect(self, endpoint: DecodeEndpoint = E1, now: float = NOW) -> None:
-        self.outbox.expect(endpoint, now)
+        self.outbox.expect(endpoint, "s", now)
         assert Connect(endpoint) in self.outbox.take_actions()
         self.outbox.endpoint_up(endpoint, now)
 

@@ -1,7 +1,10 @@
 """The naive model of one life that the machine compares the core with."""
 
 from sidecar.model import DecodeAborted, DecodeAcknowledged, DecodeEndpoint, DecodeHandshake, RoomConcluded, RoomOpened
-from tests.core.scene import TTL_S
+from tests.core.scene import E3, TTL_S
+
+HOLDERS = {E3}
+"""Endpoints that hold the pages of a failed room until prefill has stopped writing."""
 
 Told = RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeAcknowledged
 
@@ -38,4 +41,6 @@ class Life:
         self.tried.discard(endpoint)
 
     def owes(self, now: float) -> set[DecodeEndpoint]:
-        return set(self.waiting) if self.end == "failed" and now < self.at_s + TTL_S else set()
+        if self.end not in ("failed", "undrained") or now >= self.at_s + TTL_S:
+            return set()
+        return set(self.waiting) if self.end == "failed" else self.waiting.keys() & HOLDERS

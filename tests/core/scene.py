@@ -17,6 +17,7 @@ from sidecar.model import (
     DecodeHandshake,
     DecodeRegistered,
     Fact,
+    Form,
     Goodbye,
     Hello,
     Notice,
@@ -77,12 +78,14 @@ class Scene:
         outbox: OutboxLimits | None = None,
         idle_exit_s: float = 0.0,
         ack_delay_s: float = 0.0,
+        decode_sglang: str = "",
     ) -> None:
         limits = Limits(
             rooms=rooms or RoomLimits(),
             outbox=outbox or OutboxLimits(),
             idle_exit_s=idle_exit_s,
             ack_delay_s=ack_delay_s,
+            decode_sglang=decode_sglang,
         )
         self.now = START
         self.notifier = Notifier(epoch="first", limits=limits, jitter=lambda: 0.5, now=self.now)
@@ -92,6 +95,7 @@ class Scene:
         self.up: set[DecodeEndpoint] = set()
         self.sent: list[tuple[DecodeEndpoint, Notice]] = []
         self.sent_keys: list[NoticeKey] = []
+        self.forms: list[Form] = []
         self.replies: dict[int, list[Reply]] = defaultdict(list)
         self.others: list[Action] = []
         self._seq: dict[str, int] = defaultdict(int)
@@ -139,10 +143,19 @@ class Scene:
         return self.tell(DecodeHandshake(self.seq(process), room, life, endpoint, session, handed_off), process)
 
     def failed(
-        self, room: int, life: int, *, cause: str = "gone", drained: bool = True, process: str = "p", at_s: float = 0.0
+        self,
+        room: int,
+        life: int,
+        *,
+        cause: str = "gone",
+        drained: bool = True,
+        process: str = "p",
+        at_s: float = 0.0,
+        http_status: int = 0,
     ) -> RoomConcluded:
-        status, seq = TerminalStatus.FAILED, self.seq(process)
-        return self.tell(RoomConcluded(seq, room, life, status, cause, drained, at_s or self.now), process)
+        status, seq, at_s = TerminalStatus.FAILED, self.seq(process), at_s or self.now
+        said = RoomConcluded(seq, room, life, status, cause, drained, at_s, http_status=http_status)
+        return self.tell(said, process)
 
     def succeeded(self, room: int, life: int, process: str = "p") -> RoomConcluded:
         seq = self.seq(process)
@@ -154,8 +167,17 @@ class Scene:
     def acknowledged(self, room: int, life: int, endpoint: DecodeEndpoint, process: str = "p") -> DecodeAcknowledged:
         return self.tell(DecodeAcknowledged(self.seq(process), room, life, endpoint), process)
 
-    def registered(self, endpoint: DecodeEndpoint, session: str, process: str = "p") -> DecodeRegistered:
-        return self.tell(DecodeRegistered(self.seq(process), endpoint, session, 20), process)
+    def registered(
+        self,
+        endpoint: DecodeEndpoint,
+        session: str = "s",
+        process: str = "p",
+        *,
+        frames: int = 18,
+        decode_half: str = "",
+    ) -> DecodeRegistered:
+        """As sglang 0.5.18 does with Mooncake, unless said otherwise."""
+        return self.tell(DecodeRegistered(self.seq(process), endpoint, session, frames, decode_half), process)
 
     def goodbye(self, process: str = "p") -> Goodbye:
         return self.tell(Goodbye(self.seq(process)), process)
@@ -216,6 +238,7 @@ class Scene:
         taken = action.offers if takes else []
         self.sent += [(action.endpoint, owed.notice) for owed in taken]
         self.sent_keys += [owed.key for owed in taken]
+        self.forms += [owed.form for owed in taken]
         self.notifier.attempted(action, len(taken), self.now)
 
     def _come_up(self, endpoint: DecodeEndpoint) -> None:

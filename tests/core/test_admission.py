@@ -60,6 +60,7 @@ def test_the_refusal_names_what_was_wrong(field: str, value: object, said: str) 
         DecodeRegistered(1, NOWHERE, "s", 20),
         DecodeRegistered(1, E1, LONG, 20),
         DecodeRegistered(-1, E1, "s", 20),
+        DecodeRegistered(1, E1, "s", 20, LONG),
         Goodbye(-1),
     ],
 )
@@ -75,6 +76,7 @@ def test_nonsense_is_implausible(fact: Fact) -> None:
         RoomConcluded(1, 1, 1, FAILED, "cause", False, 1.0),
         DecodeAborted(1, 1, 1, E1),
         DecodeRegistered(1, E1, "s", 20),
+        DecodeRegistered(1, E1, "s", 20, "0.5.18"),
         Goodbye(1),
     ],
 )

@@ -9,8 +9,8 @@ from tests.core.scene import E1, E2, E3, key
 
 def test_a_handshake_opens_the_connection_before_anything_is_owed() -> None:
     box = Box()
-    box.outbox.expect(E1, NOW)
-    box.outbox.expect(E1, NOW)
+    box.outbox.expect(E1, "s", NOW)
+    box.outbox.expect(E1, "s", NOW)
 
     assert box.outbox.take_actions() == [Connect(E1)]
 
@@ -91,7 +91,7 @@ def test_an_endpoint_without_anything_owed_is_closed_when_idle() -> None:
     box = Box(idle_close_s=600.0)
     box.connect()
     box.outbox.handle_timer(NOW + 599)
-    box.outbox.expect(E1, NOW + 599)
+    box.outbox.expect(E1, "s", NOW + 599)
     box.outbox.handle_timer(NOW + 600)
 
     assert box.outbox.take_actions() == []
@@ -127,7 +127,7 @@ def test_at_the_budget_with_all_busy_the_new_one_waits_and_is_counted() -> None:
     box.connect()
     box.owe(1)
     box.owe(2, E2)
-    box.outbox.expect(E3, NOW)
+    box.outbox.expect(E3, "s", NOW)
 
     assert box.stats.connections_over_limit == 2
     assert [queue.endpoint for queue in box.outbox.queues()] == [E1, E2]
@@ -187,7 +187,7 @@ def test_hurrying_tries_what_backs_off() -> None:
         box.outbox.handle_timer(box.outbox.next_deadline() or 0.0)
         for offer in box.offers():
             box.refuse(offer, now=box.outbox.queues()[0].retry_at or NOW)
-    box.outbox.expect(E2, NOW)
+    box.outbox.expect(E2, "s", NOW)
     box.outbox.hurry(NOW + 3)
 
     assert [offer.endpoint for offer in box.offers()] == [E1]
@@ -196,7 +196,7 @@ def test_hurrying_tries_what_backs_off() -> None:
 def test_an_endpoint_that_gave_way_is_not_looked_at_when_its_time_comes() -> None:
     box = Box(connections=1)
     box.connect(E1)
-    box.outbox.expect(E2, NOW)
+    box.outbox.expect(E2, "s", NOW)
     assert [queue.endpoint for queue in box.outbox.queues()] == [E2]
     box.outbox.take_actions()
 

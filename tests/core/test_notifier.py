@@ -61,13 +61,14 @@ def test_success_is_never_told(scene: Scene) -> None:
     assert scene.notifier.stats.rooms_contradicted == 1
 
 
-def test_undrained_is_recorded_counted_and_not_told(scene: Scene) -> None:
+def test_undrained_is_recorded_counted_and_not_told_to_whom_is_not_known_to_hold(scene: Scene) -> None:
     scene.handshake(1, 1, E1)
     scene.failed(1, 1, drained=False)
     scene.handshake(1, 1, E2)
 
     assert scene.told() == []
     assert scene.notifier.stats.rooms_undrained == 1
+    assert scene.notifier.stats.notices_suppressed == {"undrained": 2}
     assert scene.notifier.rooms.records == 1
 
 
@@ -81,7 +82,7 @@ def test_drained_after_all_is_told(scene: Scene) -> None:
 
 def test_a_backend_without_a_known_message_is_not_written_to() -> None:
     scene = Scene()
-    scene.join("p", hello("p", backend="nixl"))
+    scene.join("p", hello("p", backend="fake"))
     scene.handshake(1, 1, E1)
     scene.failed(1, 1)
     scene.handshake(1, 1, E2)

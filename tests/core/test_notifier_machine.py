@@ -14,9 +14,9 @@ from sidecar.core.keys import LifeKey, NoticeKey
 from sidecar.core.outbox import OutboxLimits
 from sidecar.core.owed import OwedNotice
 from sidecar.core.room import RoomState
-from sidecar.model import DecodeEndpoint
+from sidecar.model import DecodeEndpoint, DecodeHandshake, Form
 from tests.core.budget import BUDGET
-from tests.core.naive import Life, Told
+from tests.core.naive import HOLDERS, Life, Told
 from tests.core.scene import E1, E2, E3, TTL_S, Scene
 
 SETTLE_AFTER_S = 5.0
@@ -56,8 +56,12 @@ class NotifierMachine(RuleBasedStateMachine):
         self.lives: dict[LifeKey, Life] = {}
         self.history: dict[str, list[Told]] = {"p": [], "q": []}
         self.newest: dict[tuple[str, int], int] = {}
+        self.heard_at: dict[DecodeEndpoint, float] = {}
+        self.broke_at: dict[DecodeEndpoint, float] = {}
         for process in ("p", "q"):
             self.scene.join(process)
+            for endpoint in (E1, E3):
+                self.scene.registered(endpoint, process=process, frames=20 if endpoint in HOLDERS else 19)
 
     def make_scene(self) -> Watched:
         return Watched(self, outbox=OutboxLimits(settle_after_s=SETTLE_AFTER_S, idle_close_s=60.0))
@@ -73,8 +77,9 @@ class NotifierMachine(RuleBasedStateMachine):
 
     def check_send(self, action: OwedNotice) -> None:
         life = self.lives[action.key.life]
+        self.check_form(action)
         if self.is_bounded:
-            assert life.end == "failed"
+            assert life.end == "failed" or (life.end == "undrained" and action.endpoint in HOLDERS)
             assert self.scene.now < life.at_s + TTL_S
             assert action.endpoint in life.shook
             return
@@ -85,6 +90,12 @@ class NotifierMachine(RuleBasedStateMachine):
                 assert action.endpoint not in newer.seen, "an old record was used against a newer life"
                 is_early = newer.early_since is not None
                 assert is_early or action.endpoint not in life.tried, "sent again though a newer life is open"
+
+    def check_form(self, action: OwedNotice) -> None:
+        """More than the bare notice only for a decode that is known to take it, and known to be still there."""
+        endpoint = action.endpoint
+        is_in_doubt = self.broke_at.get(endpoint, 0.0) > self.heard_at.get(endpoint, 0.0)
+        assert action.form is Form.BARE or (endpoint in HOLDERS and not is_in_doubt)
 
     def note_hand_off(self, key: NoticeKey) -> None:
         life = self.lives[key.life]
@@ -147,6 +158,7 @@ class NotifierMachine(RuleBasedStateMachine):
         life.seen.add(endpoint)
         life.free(endpoint)
         life.waiting[endpoint] = "s"
+        self.heard_at[endpoint] = self.scene.now
         self.remember(process, self.scene.handshake(room, number, endpoint, process=process))
 
     @rule(process=processes, room=rooms, back=st.integers(0, 2), endpoint=endpoints)
@@ -167,6 +179,7 @@ class NotifierMachine(RuleBasedStateMachine):
                 life.free(endpoint)
                 life.waiting[endpoint] = "s"
             life.is_once = any(n > number for n, _ in others)
+        self.heard_at[endpoint] = self.scene.now
         self.remember(process, self.scene.handshake(room, number, endpoint, process=process))
 
     @rule(process=processes, room=rooms, back=st.integers(0, 2), drained=st.booleans())
@@ -209,7 +222,7 @@ class NotifierMachine(RuleBasedStateMachine):
         number = max(1, self.newest.get((process, room), 1) - back)
         known = self.lives.get(LifeKey(process, room, number))
         fact = self.scene.acknowledged(room, number, endpoint, process)
-        if known is not None and known.end == "failed":
+        if known is not None and known.end in ("failed", "undrained"):
             known.free(endpoint)
             self.remember(process, fact)
 
@@ -218,7 +231,12 @@ class NotifierMachine(RuleBasedStateMachine):
     @rule(process=processes, data=st.data())
     def repeat_a_fact(self, process: str, data: st.DataObject) -> None:
         if self.history[process]:
-            self.scene.tell(data.draw(st.sampled_from(self.history[process])), process)
+            self.replay(process, data.draw(st.sampled_from(self.history[process])))
+
+    def replay(self, process: str, fact: Told) -> None:
+        if isinstance(fact, DecodeHandshake):
+            self.heard_at[fact.endpoint] = self.scene.now
+        self.scene.tell(fact, process)
 
     @rule(process=processes, closes_first=st.booleans())
     def reconnect(self, process: str, closes_first: bool) -> None:
@@ -229,7 +247,7 @@ class NotifierMachine(RuleBasedStateMachine):
             if key.process == process and life.early_since is not None:
                 life.early_since = self.scene.now  # the sidecar forgot it, and hears of it anew
         for fact in self.history[process]:
-            self.scene.tell(fact, process)
+            self.replay(process, fact)
 
     # -- rules: the world
 
@@ -238,6 +256,8 @@ class NotifierMachine(RuleBasedStateMachine):
         self.settle_held_up()
         for life in self.lives.values():
             life.handed.pop(endpoint, None)
+        if endpoint in self.scene.up:
+            self.broke_at[endpoint] = self.scene.now
         self.scene.die(endpoint)
 
     @rule(endpoint=endpoints)

@@ -1,13 +1,13 @@
 """Rank and RankTable: what only one rank can tell apart."""
 
-from sidecar.core.ranks import REGISTRATION_LIMIT, Rank, RankTable
-from sidecar.model import DecodeEndpoint, Goodbye
+from sidecar.core.ranks import REGISTRATION_LIMIT, Rank, RankTable, Registration
+from sidecar.model import DecodeEndpoint, DecodeRegistered, Goodbye
 from tests.core.scene import E1, hello
 
 
 def test_a_session_is_old_only_against_a_later_registration() -> None:
     rank = Rank(hello(), 1)
-    rank.registered(E1, "new", 5)
+    rank.registered(DecodeRegistered(5, E1, "new", 20))
 
     assert rank.has_restarted(E1, "old", 4)
     assert not rank.has_restarted(E1, "old", 6)
@@ -17,7 +17,7 @@ def test_a_session_is_old_only_against_a_later_registration() -> None:
 def test_registrations_are_bounded_and_the_oldest_goes() -> None:
     rank = Rank(hello(), 1)
     for number in range(REGISTRATION_LIMIT + 1):
-        rank.registered(DecodeEndpoint("10.0.0.1", number), "new", 5)
+        rank.registered(DecodeRegistered(5, DecodeEndpoint("10.0.0.1", number), "new", 20))
 
     assert not rank.has_restarted(DecodeEndpoint("10.0.0.1", 0), "old", 4)
     assert rank.has_restarted(DecodeEndpoint("10.0.0.1", 1), "old", 4)
@@ -40,3 +40,28 @@ def test_the_highest_number_of_a_batch_is_acknowledged() -> None:
 
     assert rank.accept(facts) == {id(facts[1])}
     assert rank.take_unacknowledged() == 3
+
+
+def test_a_decode_half_stays_for_its_session_however_often_that_registers() -> None:
+    """Its acknowledgements are registrations said again, and announce nothing."""
+    rank = Rank(hello(), 1)
+    rank.registered(DecodeRegistered(1, E1, "s", 20, "0.5.18"))
+    rank.registered(DecodeRegistered(2, E1, "s", 20))
+
+    assert rank.registration_of(E1) == Registration(2, "s", 20, "0.5.18")
+
+
+def test_a_new_session_is_another_decode() -> None:
+    rank = Rank(hello(), 1)
+    rank.registered(DecodeRegistered(1, E1, "s", 20, "0.5.18"))
+    rank.registered(DecodeRegistered(2, E1, "t", 18))
+
+    assert rank.registration_of(E1) == Registration(2, "t", 18, "")
+
+
+def test_a_registration_replayed_says_nothing_new() -> None:
+    rank = Rank(hello(), 1)
+    rank.registered(DecodeRegistered(2, E1, "t", 18))
+
+    assert not rank.registered(DecodeRegistered(1, E1, "s", 20))
+    assert rank.registration_of(E1) == Registration(2, "t", 18, "")

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from sidecar.core.keys import LifeKey, Outcome
-from sidecar.core.room import TABLE, Effect, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState, Settle
+from sidecar.core.room import TABLE, TOLD_STATES, Effect, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState, Settle
 from sidecar.model import DecodeEndpoint
 from tests.core.scene import E1, E2
 
@@ -39,8 +39,8 @@ def test_every_pair_is_decided(state: RoomState, given: RoomInput) -> None:
 
     assert state is RoomState.OPEN or after is not RoomState.OPEN, "no ended life comes back"
     assert after is state or state in (RoomState.OPEN, RoomState.UNDRAINED), "the first end stands"
-    assert effect is not Effect.TELL_ALL or after is RoomState.FAILED
-    assert effect is not Effect.TELL or state is RoomState.FAILED
+    assert effect is not Effect.TELL_ALL or after in TOLD_STATES
+    assert effect is not Effect.TELL or state in TOLD_STATES
 
 
 def test_a_failure_owes_everyone_who_shook_hands() -> None:
@@ -112,12 +112,27 @@ def test_an_abort_of_an_endpoint_never_met_is_remembered() -> None:
     assert conclude(life, RoomInput.FAILURE) == []
 
 
-def test_undrained_owes_nothing_until_it_drains() -> None:
-    life = ended(RoomInput.UNDRAINED_FAILURE)
+def test_undrained_owes_as_drained_does_and_again_when_it_drains() -> None:
+    """To whom of them it may be told is not the life's business."""
+    life = room()
+    life.handshake(E1, "s", 1)
 
-    assert life.handshake(E2, "s", 2) == []
-    assert conclude(life, RoomInput.FAILURE, cause="second") == [E1, E2]
+    assert conclude(life, RoomInput.UNDRAINED_FAILURE) == [E1]
+    assert not life.end(has_newer_life=False).is_drained
+    assert life.handshake(E2, "s", 2) == [Owe(E2, Handshake("s", 2), is_news=True)]
+    life.settled(E2)
+
+    assert conclude(life, RoomInput.FAILURE, cause="second") == [E1]
+    assert life.end(has_newer_life=False).is_drained
     assert life.cause == "gone"
+
+
+def test_the_first_causes_status_stands() -> None:
+    life = room()
+    life.conclude(RoomInput.UNDRAINED_FAILURE, "gone", 1.0, 300.0, http_status=499)
+    life.conclude(RoomInput.FAILURE, "later", 2.0, 300.0, http_status=503)
+
+    assert (life.cause, life.http_status) == ("gone", 499)
 
 
 def test_success_owes_nothing_ever() -> None:
@@ -135,6 +150,7 @@ def test_a_second_different_end_changes_nothing(first: RoomInput, second: RoomIn
     effect = life.conclude(second, "other", 2.0, 999.0)
 
     if (first, second) == (RoomInput.UNDRAINED_FAILURE, RoomInput.FAILURE):
+        assert life.state is RoomState.FAILED
         assert effect is Effect.TELL_ALL
     else:
         assert effect is not Effect.TELL_ALL

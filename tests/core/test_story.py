@@ -226,17 +226,23 @@ def test_an_ack_of_a_life_that_is_open_or_unknown_means_nothing() -> None:
     assert scene.told() == [(E1, 1)]
 
 
-def test_an_ack_of_an_undrained_or_succeeded_life_means_nothing() -> None:
+def test_an_ack_of_a_succeeded_life_means_nothing() -> None:
     scene = joined()
-    for room in (1, 2):
-        scene.handshake(room, room, E1)
-    scene.failed(1, 1, drained=False)
+    scene.handshake(2, 2, E1)
     scene.succeeded(2, 2)
-    scene.acknowledged(1, 1, E1)
     scene.acknowledged(2, 2, E1)
+
+    assert scene.told() == []
+
+
+def test_an_ack_of_an_undrained_life_that_was_not_told_says_that_another_rank_told_it() -> None:
+    scene = joined()
+    scene.handshake(1, 1, E1)
+    scene.failed(1, 1, drained=False)
+    scene.acknowledged(1, 1, E1)
     scene.failed(1, 1)
 
-    assert scene.told() == [(E1, 1)]
+    assert scene.told() == []
 
 
 def changed(scene: Scene, **limits: object) -> None:

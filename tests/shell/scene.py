@@ -162,9 +162,9 @@ class Rank:
     def handshake(self, room: int, endpoint: DecodeEndpoint, life: int = 1, session: str = "s") -> Fact:
         return self._fact(DecodeHandshake(self.next_seq(), room, life, endpoint, session))
 
-    def failed(self, room: int, life: int = 1, at_s: float | None = None) -> Fact:
-        seq, status = self.next_seq(), TerminalStatus.FAILED
-        return self._fact(RoomConcluded(seq, room, life, status, "gone", True, at_s or time.monotonic()))
+    def failed(self, room: int, life: int = 1, at_s: float | None = None, *, http_status: int = 0) -> Fact:
+        seq, status, at_s = self.next_seq(), TerminalStatus.FAILED, at_s or time.monotonic()
+        return self._fact(RoomConcluded(seq, room, life, status, "gone", True, at_s, http_status=http_status))
 
     def _fact(self, fact: Fact) -> Fact:
         self.say(fact)

@@ -51,6 +51,23 @@ def test_flag_wins_over_environment_and_that_over_the_file(
     }
 
 
+@pytest.mark.parametrize("origin", ["flag", "environment", "file"])
+def test_the_decode_version_can_be_said_in_each_way(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    arguments: tuple[str, ...] = ()
+    if origin == "flag":
+        arguments = ("--decode-sglang", "0.5.20")
+    elif origin == "environment":
+        monkeypatch.setenv("PD_SIDECAR_DECODE_SGLANG", "0.5.20")
+    else:
+        file.write_text('decode_sglang = "0.5.20"')
+        arguments = ("--config", str(file))
+    row = json.loads(command("config", "--json", *arguments)[1])["decode_sglang"]
+
+    assert (row["value"], row["origin"], row["reloads"]) == ("0.5.20", origin, True)
+
+
 def test_for_people_it_is_one_line_for_each_setting(command: Command) -> None:
     _, out, _ = command("config", "--socket", "/run/s.sock", "--record-limit", "7")
     rows = {line.split()[0]: line.split()[1:3] for line in out.splitlines()}
@@ -73,6 +90,8 @@ def test_for_people_it_is_one_line_for_each_setting(command: Command) -> None:
         ("[grace_s]\nx = 1", "grace_s is neither text nor a number"),
         ("record_limit = true", "record_limit is neither text nor a number"),
         ("record_limit = 1.5", "not a valid int"),
+        ("decode_sglang = '0.5.17'", "--decode-sglang 0.5.17 is not known: use one of 0.5.18, 0.5.19, "),
+        ("decode_sglang = ''", "--decode-sglang  is not known"),
     ],
 )
 def test_a_file_that_cannot_work_is_refused(command: Command, file: Path, text: str, said: str) -> None:

@@ -3,6 +3,7 @@
 import signal
 import socket
 
+import msgspec
 import pytest
 
 from sidecar.core.endpoint_queue import Connection
@@ -19,6 +20,54 @@ async def test_a_failed_room_reaches_decode_byte_for_byte(service: Service) -> N
 
             assert await waiting.told() == [b"4711", b"0", b"0"]
             assert await rank.hear(Settled) == Settled(4711, 1, waiting.endpoint, rank.seq - 1)
+
+
+async def test_each_endpoint_is_told_in_its_own_dialect(service: Service) -> None:
+    with decode() as old, decode() as new, decode() as own:
+        async with ranks(service.path, "p") as [rank]:
+            rank.say(DecodeRegistered(rank.next_seq(), new.endpoint, "s", 20))
+            rank.say(DecodeRegistered(rank.next_seq(), own.endpoint, "s", 18, "0.5.18"))
+            for one in (old, new, own):
+                rank.handshake(4711, one.endpoint)
+            rank.failed(4711, http_status=503)
+            three = [b"4711", b"0", b"0"]
+
+            assert await old.told() == three
+            assert await new.told() == [*three, b"DRAINED_ABORT: gone"]
+            assert await own.told() == [*three, b"DRAINED_ABORT: gone", b"503"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "frames"),
+    [
+        ("nixl", [b"KV_STATUS", b"4711", b"0", b"0", b"gone"]),
+        ("mori", [b"MoriMsgGuard", b"4711", b"0", b"0", b"gone"]),
+        ("ascend", [b"4711", b"0", b"0"]),
+    ],
+)
+async def test_every_backend_is_told_in_its_own_words(service: Service, backend: str, frames: list[bytes]) -> None:
+    rank = await Rank.join(service.path, msgspec.structs.replace(hello(), backend=backend))
+    with decode() as waiting:
+        rank.handshake(4711, waiting.endpoint)
+        rank.failed(4711)
+
+        assert await waiting.told() == frames
+    await rank.leave()
+
+
+async def test_a_decode_of_another_version_on_the_same_port_is_sent_what_any_decode_takes(service: Service) -> None:
+    """The process that took the cause has gone; what the one now there takes is not known before it says so."""
+    port = free_port()
+    async with ranks(service.path, "p") as [rank]:
+        with decode(port) as first:
+            rank.say(DecodeRegistered(rank.next_seq(), first.endpoint, "s", 20))
+            rank.handshake(1, first.endpoint)
+            rank.failed(1)
+
+            assert len(await first.told()) == 4
+        await service.until(lambda: service.notifier.stats.endpoint_downs == 1)
+        with decode(port) as second:
+            assert await second.told() == [b"1", b"0", b"0"]
 
 
 async def test_a_late_handshake_is_answered(service: Service) -> None:

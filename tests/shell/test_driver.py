@@ -8,7 +8,7 @@ import structlog
 
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
-from sidecar.model import DecodeEndpoint, Notice, Reply, RoomOpened, Upward
+from sidecar.model import DecodeEndpoint, Form, Notice, Reply, RoomOpened, Upward
 from sidecar.shell.driver import Driver
 from tests.core import scene
 from tests.shell.scene import LIMIT_S
@@ -18,14 +18,14 @@ class RecordingPush:
     def __init__(self) -> None:
         self.connected: list[DecodeEndpoint] = []
         self.closed: list[DecodeEndpoint] = []
-        self.offered: list[Notice] = []
+        self.offered: list[tuple[Notice, Form]] = []
         self.takes = False
         self.tried = asyncio.Event()
 
     def connect(self, endpoint: DecodeEndpoint) -> None:
         self.connected.append(endpoint)
 
-    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[Notice]) -> int:
+    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[tuple[Notice, Form]]) -> int:
         self.offered += notices
         self.tried.set()
         return len(notices) if self.takes else 0
@@ -89,7 +89,7 @@ async def test_coming_up_sends_within_the_same_turn() -> None:
     bench.push.takes = True
     bench.driver.endpoint_up(scene.E1)
 
-    assert bench.push.offered == [Notice(1, 0, "gone", "mooncake")]
+    assert bench.push.offered == [(Notice(1, 0, "gone", "mooncake"), Form.BARE)]
     bench.driver.endpoint_down(scene.E1)
 
     assert bench.driver.notifier.outbox.pending == 1

@@ -53,7 +53,7 @@ def test_a_life_is_one_line_when_it_is_over(journal: Journal) -> None:
     scene.opened(7, 1)
     scene.handshake(7, 1, E1)
     scene.handshake(7, 1, E2)
-    scene.failed(7, 1, cause="Aborted by AbortReq.")
+    scene.failed(7, 1, cause="Aborted by AbortReq.", http_status=499)
     assert told(journal, scene) == []
 
     scene.advance(5.0)
@@ -70,11 +70,13 @@ def test_a_life_is_one_line_when_it_is_over(journal: Journal) -> None:
         "process": "p",
         "prefill_rank": 0,
         "cause": "Aborted by AbortReq.",
+        "http_status": 499,
         "drained": True,
         "end_took_s": None,
         "endpoints": 2,
         "still_owed": 0,
         "outcomes": {"held_up": 1, "expired": 1},
+        "forms": {"bare": 1},
         "hand_offs": 1,
         "to_last_hand_off_s": 0.0,
         "to_settled_s": 5.0,

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 
-from sidecar.core.keys import Outcome
+from sidecar.core.keys import Outcome, Untold
 from sidecar.core.notifier import Notifier
-from sidecar.model import DecodeEndpoint, Fact
+from sidecar.model import DecodeEndpoint, Fact, Form
 from sidecar.shell.metrics import BACKENDS, ENGINE_TYPES, OTHER
 from tests.core.scene import E1, Scene, hello
 from tests.shell.admin import collector_of, registry_of
@@ -50,10 +50,11 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "handshakes_over_limit": {},
     "notices_owed": {},
     "notices_ended": {"outcome": {outcome.value for outcome in Outcome}},
-    "notices_suppressed": {"reason": {"restarted", "wire"}},
+    "notices_suppressed": {"reason": {reason.value for reason in Untold}},
     "attempts": {},
     "hand_offs": {},
     "hand_offs_again": {},
+    "hand_offs_by_form": {"form": {form.value for form in Form}},
     "refusals": {},
     "connections_opened": {},
     "connections_closed": {"reason": {"limit", "idle"}},
@@ -154,7 +155,6 @@ async def test_labels_take_listed_values_only(patient: Service) -> None:
     [
         (r'refused_streams\["(\w+)"\]|_refuse\(\w+, "(\w+)"|junk\["(\w+)"\]', "streams_refused", "reason"),
         (r'open_rooms_dropped\["(\w+)"\]', "rooms_dropped", "reason"),
-        (r'notices_suppressed\["(\w+)"\]', "notices_suppressed", "reason"),
         (r'(?:forget|_close)\(queue, "(\w+)"\)', "connections_closed", "reason"),
         (r'_fault\("(\w+)"', "push_failures", "kind"),
         (r'send_away\([^"]*"(\w+)"\)', "http_connections_cut", "reason"),

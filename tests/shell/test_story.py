@@ -112,6 +112,24 @@ def undrained(scene: Scene) -> None:
     scene.failed(1, 1, drained=False)
 
 
+def undrained_told(scene: Scene) -> None:
+    scene.registered(E1, frames=20)
+    undrained(scene)
+    scene.aborted(1, 1, E1)
+
+
+def undrained_settled(scene: Scene) -> None:
+    shaken(scene)
+    scene.aborted(1, 1, E1)
+    scene.failed(1, 1, drained=False)
+
+
+def told_in_full(scene: Scene) -> None:
+    scene.registered(E1, decode_half="0.5.18")
+    shaken(scene)
+    scene.failed(1, 1)
+
+
 def succeeded(scene: Scene) -> None:
     shaken(scene)
     scene.succeeded(1, 1)
@@ -139,7 +157,13 @@ def told_again(scene: Scene) -> None:
         (aborted_untold, "not told; it gave the request up itself"),
         (aborted_before, "gave the request up itself: nothing to tell"),
         (aborted_before_the_end, "nothing owed: it was told before, gave up itself, or has restarted"),
-        (undrained, "not told: prefill may still be writing to its memory, so its own timeout ends it"),
+        (
+            undrained,
+            "not told: prefill may still be writing to its memory, which it is not known to hold; its own time",
+        ),
+        (undrained_told, "told the cause 0.0 ms after it could be; its own ABORT came back: it knows"),
+        (undrained_settled, "nothing owed: it was told before, gave up itself, or has restarted"),
+        (told_in_full, "told cause and status 0.0 ms after it could be; waits for evidence that it arrived"),
         (succeeded, "the transfer succeeded: decode has what it waited for"),
         (told_again, "told 0.0 ms after it could be, 2 times in all; waits for evidence that it arrived"),
     ],
@@ -161,7 +185,7 @@ def test_a_superseded_notice_says_so() -> None:
 
 def test_a_backend_without_a_form_says_so() -> None:
     scene = Scene()
-    scene.join(said=hello(backend="mori"))
+    scene.join(said=hello(backend="fake"))
     shaken(scene)
     scene.failed(1, 1)
 
@@ -221,6 +245,17 @@ def test_a_life_says_whose_it_is_and_how_it_ended() -> None:
         (1, "engine", "Aborted by AbortReq."),
     ]
     assert lives[0]["forgotten_in_s"] == TTL_S
+
+
+def test_the_form_and_the_status_are_shown() -> None:
+    scene = joined()
+    told_in_full(scene)
+    scene.handshake(2, 2, E1)
+    scene.die(E1)
+    scene.failed(2, 2, http_status=503)
+
+    assert (life(scene)["http_status"], life(scene)["endpoints"][0]["form"]) == (None, "status")
+    assert (life(scene, 2)["http_status"], life(scene, 2)["endpoints"][0]["form"]) == (503, None)
 
 
 def test_an_end_that_had_to_drain_says_how_long_that_took() -> None:

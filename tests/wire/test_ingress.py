@@ -69,10 +69,11 @@ facts = st.one_of(
         st.booleans(),
         seconds,
         seconds,
+        small,
     ),
     st.builds(DecodeAborted, numbers, numbers, numbers, endpoints),
     st.builds(DecodeAcknowledged, numbers, numbers, numbers, endpoints),
-    st.builds(DecodeRegistered, numbers, endpoints, texts, small),
+    st.builds(DecodeRegistered, numbers, endpoints, texts, small, texts),
     st.builds(Goodbye, numbers),
 )
 replies = st.one_of(
@@ -171,8 +172,8 @@ def test_fields_added_later_are_skipped() -> None:
 
 def test_a_conclusion_of_an_older_plugin_has_no_beginning() -> None:
     """Plugin and sidecar may be upgraded in any order."""
-    newer = encode(RoomConcluded(1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0, 3.0))
-    *older, _ = msgspec.msgpack.decode(newer[4:])
+    newer = encode(RoomConcluded(1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0, 3.0, 499))
+    *older, _, _ = msgspec.msgpack.decode(newer[4:])
     body = msgspec.msgpack.encode(older)
 
     [read] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
@@ -224,6 +225,32 @@ class TestUpgradeOrders:
             1, 2, 3, DecodeEndpoint("10.0.0.1", 7001), "s"
         )
 
+    def test_an_older_rank_has_no_status_of_the_cause(self) -> None:
+        body = msgspec.msgpack.encode(["concluded", 1, 2, 3, "failed", "gone", True, 4.0, 3.0])
+        [heard] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
+
+        assert heard == RoomConcluded(1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0, 3.0, http_status=0)
+
+    def test_an_older_sidecar_skips_the_status(self) -> None:
+        newer = msgspec.msgpack.encode(RoomConcluded(1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0, 3.0, 499))
+
+        assert msgspec.msgpack.decode(newer, type=OlderHandshake | OlderConcluded | OlderRegistered) == OlderConcluded(
+            1, 2, 3, TerminalStatus.FAILED, "gone", True, 4.0, 3.0
+        )
+
+    def test_an_older_rank_knows_no_decode_half(self) -> None:
+        body = msgspec.msgpack.encode(["registered", 1, ["10.0.0.1", 7001], "s", 20])
+        [heard] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
+
+        assert heard == DecodeRegistered(1, DecodeEndpoint("10.0.0.1", 7001), "s", 20, decode_half="")
+
+    def test_an_older_sidecar_skips_the_decode_half(self) -> None:
+        newer = msgspec.msgpack.encode(DecodeRegistered(1, DecodeEndpoint("10.0.0.1", 7001), "s", 20, "0.5.18"))
+
+        assert msgspec.msgpack.decode(newer, type=OlderHandshake | OlderConcluded | OlderRegistered) == OlderRegistered(
+            1, DecodeEndpoint("10.0.0.1", 7001), "s", 20
+        )
+
     def test_an_older_sidecar_settles_without_a_number(self) -> None:
         body = msgspec.msgpack.encode(["settled", 2, 3, ["10.0.0.1", 7001]])
         [heard] = reply_reader().feed(len(body).to_bytes(4, "big") + body)
@@ -242,6 +269,24 @@ class OlderHandshake(msgspec.Struct, frozen=True, array_like=True, tag="handshak
     life: int
     endpoint: DecodeEndpoint
     session: str
+
+
+class OlderConcluded(msgspec.Struct, frozen=True, array_like=True, tag="concluded"):
+    seq: int
+    room: int
+    life: int
+    status: TerminalStatus
+    cause: str
+    drained: bool
+    at_s: float
+    began_at_s: float = 0.0
+
+
+class OlderRegistered(msgspec.Struct, frozen=True, array_like=True, tag="registered"):
+    seq: int
+    endpoint: DecodeEndpoint
+    session: str
+    frames: int
 
 
 class OlderSettled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
