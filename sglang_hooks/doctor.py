@@ -51,7 +51,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("FAIL", "settings", f"{error}; the plugin does not load")
     yield from _plugin(environ, is_disabled=settings is not None and settings.disabled)
     yield from _engine()
-    yield from _uncovered(environ)
+    yield _uncovered(environ)
     is_served = False
     if settings is not None:
         place = examine_place(Path(settings.socket))
@@ -99,13 +99,11 @@ def _engine() -> Iterator[Finding]:
         yield Finding("FAIL", "hooks", f"{missing} of {len(verdicts)} are not there: the plugin stands down as a whole")
 
 
-def _uncovered(environ: Mapping[str, str]) -> Iterator[Finding]:
+def _uncovered(environ: Mapping[str, str]) -> Finding:
     """The engine's own arguments are not known here: its ranks' hellos say which of these is so (pd-sidecar status)."""
     if RUST_SERVER in uncovered(None, environ):
-        yield Finding("warn", "refusals", f"decode is not told of what the tokenizer refuses. {RUST_SERVER}")
-    yield Finding(
-        "ok", "refusals", f"of requests refused before a rank has them, decode is not told with {'; '.join(ALL)}"
-    )
+        return Finding("warn", "refusals", f"decode is not told of what the tokenizer refuses: {RUST_SERVER}")
+    return Finding("ok", "refusals", f"before a rank has the request: told to decode, but not with {'; '.join(ALL)}")
 
 
 def _socket(settings: Settings, fault: str | None, served_by: str | None) -> Finding:

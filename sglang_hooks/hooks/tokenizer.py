@@ -40,7 +40,7 @@ class TokenizerHooks:
 
     @contained(otherwise=None)
     def after_init(self, _result: None, manager: Any, server_args: Any, *_args: Any, **_kwargs: Any) -> None:
-        if server_args.disaggregation_mode != "prefill":
+        if manager.disaggregation_mode.value != "prefill":
             return
         door = Door(
             hello=self._hello(server_args),
@@ -52,10 +52,11 @@ class TokenizerHooks:
         door.emitter.start()
 
     def _hello(self, server_args: Any) -> Hello:
+        serving, disagg = effective_settings(server_args)
         return Hello(
             protocol=PROTOCOL,
             process=uuid.uuid4().hex,
-            engine=engine_name(server_args.host, server_args.disaggregation_bootstrap_port),
+            engine=engine_name(serving.host, disagg.disaggregation_bootstrap_port),
             role=TOKENIZER,
             prefill_rank=0,
             tp_rank=0,
@@ -63,11 +64,21 @@ class TokenizerHooks:
             dp_rank=0,
             pid=os.getpid(),
             sglang=self._sglang,
-            backend=server_args.disaggregation_transfer_backend,
+            backend=disagg.disaggregation_transfer_backend,
             record_ttl_s=self._settings.record_ttl_s,
             hooks=self._verdicts,
             uncovered=uncovered(server_args, os.environ),
         )
+
+
+def effective_settings(server_args: Any) -> tuple[Any, Any]:
+    """Of serving and of disaggregation, as the ranks of this sglang read them: from 0.5.20 a port may have been chosen
+    that the arguments do not name."""
+    try:
+        from sglang.srt.runtime_context import get_disagg, get_serving  # noqa: PLC0415 - only inside an engine
+    except ImportError:
+        return server_args, server_args
+    return get_serving(), get_disagg()
 
 
 def _a_rank_starts_one() -> None:

@@ -174,6 +174,15 @@ def test_places_that_cannot_be_used_say_why(folder: Path) -> None:
     assert "can be written by others" in faults["open"]
 
 
+@pytest.mark.usefixtures("engine")
+def test_what_is_not_covered_of_refusals_is_named(folder: Path) -> None:
+    usual, rust = found(folder)["refusals"], found(folder, SGLANG_RUST_SERVER="1")["refusals"]
+
+    assert (usual.level, rust.level) == ("ok", "warn")
+    for name in ("--tokenizer-worker-num", "SGLANG_RUST_SERVER", "--node-rank", "follow_bootstrap_room"):
+        assert name in usual.text
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(("hard", "level"), [(1024, "warn"), (4096, "ok"), (resource.RLIM_INFINITY, "ok")])
 def test_few_descriptors_are_worth_a_word(folder: Path, monkeypatch: pytest.MonkeyPatch, hard: int, level: str) -> None:

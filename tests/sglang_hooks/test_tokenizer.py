@@ -367,9 +367,9 @@ def settings() -> Settings:
 def test_only_a_prefill_server_has_a_door(mode: str, has_door: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "77")
     manager = Manager()
+    vars(manager)["disaggregation_mode"] = SimpleNamespace(value=mode)
     hooks = TokenizerHooks(settings=settings(), sglang="0.5.18", verdicts={"a": "found"})
     args = SimpleNamespace(
-        disaggregation_mode=mode,
         host="127.0.0.1",
         disaggregation_bootstrap_port=8998,
         disaggregation_transfer_backend="mooncake",
