@@ -24,6 +24,7 @@ def conclusion_fact(life: Life, status: TerminalStatus, *, at_s: float) -> RoomC
         life.drained_in_time,
         life.concluded_at_s or at_s,
         life.ending_since_s,
+        0 if status is TerminalStatus.SUCCESS else life.http_status,
     )
 
 

@@ -44,6 +44,9 @@ MORE_TOPOLOGIES: dict[str, dict[str, Any]] = {
     "0.5.21": {"sglang": "0.5.21"},
     "0.5.22": {"sglang": "0.5.22"},
     "0.5.23": {"sglang": "0.5.23"},
+    "nixl": {"backend": "nixl"},
+    "nixl-0.5.20": {"backend": "nixl", "sglang": "0.5.20"},
+    "nixl-0.5.23": {"backend": "nixl", "sglang": "0.5.23"},
 }
 """Only with PD_SIDECAR_LONG=1: each takes some minutes."""
 
