@@ -204,7 +204,9 @@ class LifeTable:
 
     def _keep_record(self, life: Life) -> None:
         self._records[life.number] = life
-        if life.room not in self._open and life.room not in self._early:
+        opened = self._open.get(life.room)
+        is_last = opened is None or (opened.succeeded and opened.number < life.number)
+        if is_last and life.room not in self._early:
             self._last_end[life.room] = life
         if len(self._records) > self._record_limit:
             oldest = self._drop_oldest_record()

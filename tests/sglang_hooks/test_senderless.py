@@ -487,3 +487,17 @@ def test_a_refusal_while_the_room_still_drains_is_not_forgotten(rank: Rank, cloc
     rank.heard(in_use(accepted_at_s=105.0, as_of_s=130.0))
 
     assert [fact.endpoint for fact in told if isinstance(fact, DecodeHandshake)] == [D1]
+
+
+def test_a_refusal_while_the_rooms_last_request_is_being_cleared_stands(rank: Rank, clock: Clock) -> None:
+    """That one has succeeded here, and other ranks are not through yet."""
+    told = listen(rank)
+    served = rank.open(ROOM)
+    rank.succeeded(served)
+    rank.meet(ROOM, D1, "s1")
+
+    rank.refuse(ROOM, "over capacity")
+    rank.release(served, "")
+
+    assert [end.cause for end in failures(told)] == ["over capacity"]
+    assert rank.meet(ROOM, D2, "s2"), "late"
