@@ -156,6 +156,7 @@ def test_decode_serves_after_a_burst(family: Family, seed: int) -> None:
         served.send(*burst)
         served.manager.update_status(ROOM, KVPoll.Bootstrapping)
         served.manager.required_prefill_response_num_table[ROOM] = 1
+        served.manager.prefill_response_tracker[ROOM] = set()
         served.manager.required_prefill_response_num_table[ROOM + 1] = 1
         served.manager.update_status(ROOM + 1, KVPoll.Bootstrapping)
         tag = STATUS_TAGS[family]
