@@ -9,11 +9,12 @@ from typing import TypeVar
 from tests.demo import scenarios
 from tests.demo.figures import told
 from tests.demo.stage import Played, Stage, normal_handshake_s, prompt
-from tests.matrix.cells import Cell
+from tests.matrix.cells import Build, Cell
 from tests.matrix.lineup import TIMEOUT_S, Server, ensure_builds, pair_of, running_servers
 from tests.matrix.verdict import Result, Seen, runs_in_stock, wrongs
 from tests.pair.answers import Answer
 from tests.pair.progress import say
+from tests.pair.side import Role
 from tests.pair.traffic import Client, Order
 
 Item = TypeVar("Item")
@@ -130,12 +131,17 @@ def _seen(scenario: str, answer: Answer, given_up_at: float) -> Seen:
 
 
 async def _of_plugin(begun: Begun) -> list[str]:
-    if not begun.cell.prefill.plugin:
-        return []
-    report = (await begun.client.tables("prefill"))["plugin"]
-    if report is None:
-        return ["the plugin stands down at P"]
-    return [f"the plugin contained faults: {report['faults']}"] if report["faults"] else []
+    """Whether it is at work where it was installed, and has not had to contain a fault of its own."""
+    found = []
+    sides: tuple[tuple[Role, Build], ...] = (("prefill", begun.cell.prefill), ("decode", begun.cell.decode))
+    for role, build in sides:
+        state = (await begun.client.server_info(role))["internal_states"][0]
+        report = state.get("pd_sidecar")
+        if (report is not None) != build.plugin:
+            found.append(f"the plugin {'stands down' if build.plugin else 'is at work'} at {role}")
+        elif report and report["faults"]:
+            found.append(f"the plugin contained faults at {role}: {report['faults']}")
+    return found
 
 
 def _deaths(*servers: Server) -> int:
