@@ -16,6 +16,7 @@ from sglang_hooks.contain import FAULTS
 from sglang_hooks.emitter import Emitter
 from sglang_hooks.lives import Life
 from sglang_hooks.rank_book import RankBook
+from sglang_hooks.registrations import Registrations
 from sglang_hooks.senderless import Senderless
 from sidecar.model import (
     DecodeAborted,
@@ -53,6 +54,7 @@ class Rank(RankBook):
         super().__init__(record_ttl_s=record_ttl_s, drain_timeout_s=drain_timeout_s, clock=clock)
         self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
         self.senderless = Senderless(self)
+        self.registrations = Registrations()
         self._hello = structs.replace(hello, hears_hand_offs=True, hears_refusals=True)
         self.backend = hello.backend
 
@@ -63,7 +65,8 @@ class Rank(RankBook):
 
     def replay(self) -> Iterator[Fact]:
         """The lock is held."""
-        return facts.replay(self.table, now=self.clock())
+        yield from self.registrations
+        yield from facts.replay(self.table, now=self.clock())
 
     def handed_off(self, reply: HandedOff) -> None:
         with self.lock:
@@ -151,7 +154,9 @@ class Rank(RankBook):
 
     def registered(self, endpoint: DecodeEndpoint, session: str, frames: int, decode_half: str = "") -> None:
         with self.lock:
-            self.emitter.post(DecodeRegistered(self.seq(), endpoint, session, frames, decode_half))
+            fact = DecodeRegistered(self.seq(), endpoint, session, frames, decode_half)
+            self.registrations.note(fact)
+            self.emitter.post(fact)
         self.emitter.flush()
 
     def decode_acknowledged(self, room: int, endpoint: DecodeEndpoint) -> None:
@@ -248,7 +253,7 @@ class Rank(RankBook):
                 "counts": asdict(self.counts),
                 "lives": self.table.counts(),
                 "doubts": len(self.senderless.doubts),
-                "losses": asdict(self.table.losses),
+                "losses": asdict(self.table.losses) | {"registrations_evicted": self.registrations.evicted},
                 "faults": dict(FAULTS),
             }
 

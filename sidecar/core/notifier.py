@@ -257,7 +257,7 @@ class Notifier:
         if not ended:
             return
         self.rooms.note_ended(ended)
-        for process, theirs in groupby(ended, _process):
+        for process, theirs in groupby(ended, lambda owed: owed.life.process):
             replies = self._replies_to(process)
             replies += [
                 Settled(owed.life.room, owed.life.life, owed.endpoint, owed.seq) for owed in theirs if owed.is_settled
@@ -293,10 +293,6 @@ class Notifier:
         if self._is_ending or not self._limits.idle_exit_s or self._quiet_since is None:
             return None
         return self._quiet_since + self._limits.idle_exit_s
-
-
-def _process(owed: OwedNotice) -> str:
-    return owed.life.process
 
 
 def _process_and_word(ready: tuple[OwedNotice, bool]) -> tuple[str, bool]:

@@ -16,7 +16,7 @@ ANNOUNCED = b"pd-sidecar/1 decode half "
 ACKNOWLEDGED = b"pd-sidecar/1 acknowledged "
 
 DRAINED_ABORT = b"DRAINED_ABORT: "
-"""Before the cause in a notice that a decode half gets: the prefill that sent it takes acknowledgements."""
+"""Before the cause in a Mooncake notice, whose stock form has none: prefill has stopped writing to decode's pages."""
 
 VERSION_LIMIT = 64
 

@@ -20,12 +20,9 @@ Decode's own half of this project reads the frame after the cause as an HTTP sta
 from msgspec import Struct
 
 from sidecar.model import Form, Notice
+from sidecar.wire.decode_half import DRAINED_ABORT
 
 KV_POLL_FAILED = b"0"
-
-DRAINED_ABORT = "DRAINED_ABORT: "
-"""Before the cause where the backend's own prefill sends none: that the frame is there, and that nothing more will be
-written to decode's pages."""
 
 CAUSE_LIMIT_BYTES = 1024
 HTTP_STATUSES = range(400, 600)
@@ -39,7 +36,7 @@ class Layout(Struct, frozen=True):
     drained: str
 
 
-MOONCAKE = Layout(tag=b"", drained=DRAINED_ABORT)
+MOONCAKE = Layout(tag=b"", drained=DRAINED_ABORT.decode())
 
 LAYOUTS: dict[str, Layout] = {
     "ascend": MOONCAKE,

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from sidecar.core.dialects import judged
 from sidecar.core.ranks import Registration
 from sidecar.model import ROOM_LIMIT, Form, Notice
-from sidecar.wire.kv_status import CAUSE_LIMIT_BYTES, DRAINED_ABORT, LAYOUTS, failed_frames, one_line
+from sidecar.wire.decode_half import DRAINED_ABORT
+from sidecar.wire.kv_status import CAUSE_LIMIT_BYTES, LAYOUTS, failed_frames, one_line
 from tests.wire.parsers import DECODES, Heard, ThreadDiedError, mooncake_from_20, unpacking
 
 BARE, CAUSE, STATUS = Form.BARE, Form.CAUSE, Form.STATUS
@@ -119,7 +120,7 @@ def tell(backend: str, version: str, knows: str, said: Notice) -> None:
     if backend == "nixl" and version in ("0.5.18", "0.5.19"):
         assert heard is None, "it has no ears without our decode half"
         return
-    prefix = DRAINED_ABORT if plane == "mooncake" and said.drained else ""
+    prefix = DRAINED_ABORT.decode() if plane == "mooncake" and said.drained else ""
     cause = one_line(prefix + said.cause).decode() or None
     expected = None if dialect.form is BARE else cause
     assert heard == Heard(said.room, 0, said.prefill_rank, expected)
