@@ -83,7 +83,7 @@ def pair_of(prefill: Server, decode: Server) -> Pair:
 
 
 def _end(servers: Sequence[Server]) -> None:
-    """At once: a stock server takes ten seconds to end in order, and a sidecar owes what a killed D has not confirmed."""
+    """At once: a stock server takes ten seconds to end in order, and a sidecar owes what a killed D cannot confirm."""
     for server in servers:
         server.engine.kill()
     for server in servers:
