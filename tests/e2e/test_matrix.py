@@ -6,14 +6,14 @@ from tests.matrix.cells import Build, Cell
 from tests.matrix.playing import play
 from tests.matrix.verdict import wrongs
 
-OURS, OURS_23, STOCK, STOCK_23 = (
+OURS, OURS_23, STOCK_23 = (
     Build("0.5.18", plugin=True),
     Build("0.5.23", plugin=True),
-    Build("0.5.18", plugin=False),
     Build("0.5.23", plugin=False),
 )
 COVER = {
-    "mooncake": [Cell("mooncake", OURS, STOCK), Cell("mooncake", OURS, STOCK_23)],
+    "mooncake": [Cell("mooncake", OURS, OURS), Cell("mooncake", OURS, STOCK_23), Cell("mooncake", OURS_23, STOCK_23)],
+    "nixl": [Cell("nixl", OURS, OURS), Cell("nixl", OURS_23, STOCK_23)],
 }
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 from tests.matrix.cells import BACKENDS, VERSIONS, Build, Cell, all_cells, builds
 from tests.matrix.playing import play
 from tests.matrix.report import markdown, unexpected
-from tests.matrix.store import joined, load, save
+from tests.matrix.store import joined, load, save, sources
 from tests.pair.paths import REPO, build_dir
 from tests.pair.progress import say
 
@@ -20,11 +20,12 @@ def main() -> int:
     asked = _parser().parse_args()
     signal.signal(signal.SIGTERM, _leave)
     results = load(build_dir() / "matrix.json") if asked.keep else []
+    played_with = sources()
     try:
         for backend in asked.backends.split(","):
             for some in play(_cells(asked, backend), results):
                 results = joined(results, some)
-                save(build_dir() / "matrix.json", results)
+                save(build_dir() / "matrix.json", results, played_with=played_with)
     except KeyboardInterrupt:
         say("interrupted")
         return 130

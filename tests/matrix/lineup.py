@@ -1,14 +1,17 @@
 """Servers of several builds side by side. Launching costs most: prefill servers stay, decode servers take turns."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.matrix.cells import Build
+from tests.pair.embedded import sidecar_pid
 from tests.pair.engine import Engine
 from tests.pair.events import EventLog
 from tests.pair.ground import Ground, lay_ground
+from tests.pair.keeper import send
 from tests.pair.progress import step
 from tests.pair.running import Pair, pair_on
 from tests.pair.side import PairSpec, Role, Side
@@ -38,18 +41,20 @@ def ensure_builds(backend: str, versions: Sequence[str]) -> Path:
     return ensure_model(versions[0])
 
 
-@contextmanager
-def running_servers(backend: str, role: Role, wanted: Sequence[Build], model: Path) -> Iterator[list[Server]]:
-    with ExitStack() as stack:
-        servers = [_server(backend, role, build, stack) for build in wanted]
-        stack.callback(_end, servers)
-        title = f"{backend} {role}: launching {', '.join(build.name for build in wanted)}"
-        with nobody_installs(build.version for build in wanted), step(title):
-            for server in servers:
-                server.engine.launch(model)
-            for server in servers:
-                server.engine.wait_healthy()
-        yield servers
+def lay_out(backend: str, role: Role, wanted: Sequence[Build], stack: ExitStack) -> list[Server]:
+    """Servers to be launched; the stack ends them."""
+    servers = [_server(backend, role, build, stack) for build in wanted]
+    stack.callback(_end, servers)
+    return servers
+
+
+def launch(servers: Sequence[Server], model: Path) -> None:
+    names = ", ".join(server.engine.name for server in servers)
+    with nobody_installs(server.build.version for server in servers), step(f"launching {names}"):
+        for server in servers:
+            server.engine.launch(model)
+        for server in servers:
+            server.engine.wait_healthy()
 
 
 def _server(backend: str, role: Role, build: Build, stack: ExitStack) -> Server:
@@ -78,8 +83,10 @@ def pair_of(prefill: Server, decode: Server) -> Pair:
 
 
 def _end(servers: Sequence[Server]) -> None:
-    """What is left of requests is no concern of anybody: a stock server takes ten seconds to end in order."""
+    """At once: a stock server takes ten seconds to end in order, and a sidecar owes what a killed D cannot confirm."""
     for server in servers:
         server.engine.kill()
     for server in servers:
         server.engine.stop()
+        if (sidecar := sidecar_pid(server.ground.socket)) is not None:
+            send(sidecar, signal.SIGKILL)

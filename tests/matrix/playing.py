@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ from tests.demo import scenarios
 from tests.demo.figures import told
 from tests.demo.stage import Played, Stage, normal_handshake_s, prompt
 from tests.matrix.cells import Build, Cell
-from tests.matrix.lineup import TIMEOUT_S, Server, ensure_builds, pair_of, running_servers
+from tests.matrix.lineup import TIMEOUT_S, Server, ensure_builds, launch, lay_out, pair_of
 from tests.matrix.verdict import Result, Seen, runs_in_stock, wrongs
 from tests.pair.answers import Answer
 from tests.pair.progress import say
@@ -43,10 +43,15 @@ def play(cells: Sequence[Cell], known: Sequence[Result] = ()) -> Iterator[list[R
     backend = cells[0].backend
     model = ensure_builds(backend, [build.version for cell in cells for build in (cell.prefill, cell.decode)])
     results = list(known)
-    with running_servers(backend, "prefill", _once(cell.prefill for cell in cells), model) as prefills:
+    with ExitStack() as stack:
+        prefills = lay_out(backend, "prefill", _once(cell.prefill for cell in cells), stack)
+        to_launch = prefills
         for version in _once(cell.decode.version for cell in cells):
             wanted = _once(cell.decode for cell in cells if cell.decode.version == version)
-            with running_servers(backend, "decode", wanted, model) as decodes:
+            with ExitStack() as decode_stack:
+                decodes = lay_out(backend, "decode", wanted, decode_stack)
+                launch([*to_launch, *decodes], model)
+                to_launch = []
                 for decode in decodes:
                     its_own = [cell for cell in cells if cell.decode == decode.build]
                     fresh = asyncio.run(play_decode(decode, prefills, its_own, results))

@@ -18,9 +18,10 @@ def sources() -> str:
     return files_hash([REPO / name for name in SOURCES])
 
 
-def save(path: Path, results: Sequence[Result]) -> None:
+def save(path: Path, results: Sequence[Result], *, played_with: str) -> None:
+    """`played_with`: the sources as they were before the first engine was launched."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"sources": sources(), "results": [asdict(one) for one in results]}, indent=1) + "\n")
+    path.write_text(json.dumps({"sources": played_with, "results": [asdict(one) for one in results]}, indent=1) + "\n")
 
 
 def load(path: Path) -> list[Result]:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.matrix.cells import Build, Cell, all_cells
 from tests.matrix.report import markdown, unexpected
-from tests.matrix.store import joined, load, save
+from tests.matrix.store import joined, load, save, sources
 from tests.matrix.verdict import Result, Seen, runs_in_stock, wrongs
 
 CAUSE = "KVTransferError(bootstrap_room=7): DRAINED_ABORT: Aborted by AbortReq."
@@ -111,7 +111,7 @@ def test_what_is_stored_comes_back_for_the_same_sources(tmp_path: Path, monkeypa
         Result(cell("0.5.18+", "0.5.18"), "", (seen(), HUNG), complaints=("a",)),
         Result(cell("0.5.23", "0.5.18"), "b"),
     ]
-    save(path, results)
+    save(path, results, played_with=sources())
 
     assert load(path) == results
     monkeypatch.setattr("tests.matrix.store.sources", lambda: "others")
