@@ -154,7 +154,7 @@ def _deaths(*servers: Server) -> int:
 
 
 def _shown(result: Result) -> Result:
-    found = wrongs(result)
+    found = [] if result.cell.is_stock and result.before else wrongs(result)
     say(f"{result.cell.name}: {result.outcome}{'' if not found else ', WRONG: ' + '; '.join(found)}")
     for one in result.seen:
         say(f"    {one.scenario}: {one.status} after {one.lag_s:.3f} s, {one.error[:200]}")
