@@ -24,7 +24,10 @@ class Traffic:
 
 
 class Complaints:
+    """`patience_tries`: how often a sidecar that is being started may not be there yet."""
+
     def __init__(self, path: str) -> None:
+        self.patience_tries: float = PATIENCE_TRIES
         self._path = path
         self._failures_in_a_row = 0
         self._has_complained = False
@@ -38,7 +41,7 @@ class Complaints:
     def failed(self, reason: str, *, is_being_started: bool) -> None:
         """Once for each outage; a sidecar that is being started is given time first."""
         self._failures_in_a_row += 1
-        if self._has_complained or (is_being_started and self._failures_in_a_row < PATIENCE_TRIES):
+        if self._has_complained or (is_being_started and self._failures_in_a_row < self.patience_tries):
             return
         self._has_complained = True
         logger.warning(

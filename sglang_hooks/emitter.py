@@ -65,7 +65,7 @@ class Emitter:
         self._given_up = False
         self._overflowed = False
         self._unsent_limit = UNSENT_LIMIT
-        self._complaints = Complaints(path)
+        self.complaints = Complaints(path)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pd-sidecar-emitter", daemon=True)
 
@@ -192,7 +192,7 @@ class Emitter:
                 self._handle(reply)
             self._serve(stream, reader)
             if self._overflowed:
-                self._complaints.overflowed(self.traffic.facts_dropped)
+                self.complaints.overflowed(self.traffic.facts_dropped)
             return True
         finally:
             with self._lock:
@@ -206,7 +206,7 @@ class Emitter:
         reason = str(error) if why_not_started is None else f"{error}; {why_not_started}"
         self.traffic.failures += 1
         self.traffic.last_failure = reason
-        self._complaints.failed(reason, is_being_started=absent and why_not_started is None)
+        self.complaints.failed(reason, is_being_started=absent and why_not_started is None)
 
     def _await_welcome(self, stream: socket.socket, reader: FrameReader[Reply]) -> list[Reply]:
         while True:
@@ -245,7 +245,7 @@ class Emitter:
         self.traffic.connects += 1
         self.traffic.connected = True
         self.traffic.last_failure = ""
-        self._complaints.connected(replayed)
+        self.complaints.connected(replayed)
         self.flush()
 
     def _serve(self, stream: socket.socket, reader: FrameReader[Reply]) -> None:

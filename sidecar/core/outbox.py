@@ -236,7 +236,7 @@ class Outbox:
         stats.hand_offs += len(handed_off)
         stats.owed_to_hand_off.observe([now - owed.owed_since for owed in handed_off if owed.hand_offs == 1])
         for owed in handed_off:
-            stats.hand_offs_by_form[owed.form] += 1
+            stats.hand_offs_by_form[owed.form.value] += 1
             if owed.hand_offs > 1:
                 stats.hand_offs_again += 1
             if owed.is_once:

@@ -5,8 +5,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
-from sidecar.model import Form
-
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
@@ -55,7 +53,7 @@ class Stats:
     notices_ended: Counter[str] = dataclasses.field(default_factory=Counter)
     hand_offs: int = 0
     hand_offs_again: int = 0
-    hand_offs_by_form: dict[Form, int] = dataclasses.field(default_factory=lambda: dict.fromkeys(Form, 0))
+    hand_offs_by_form: Counter[str] = dataclasses.field(default_factory=Counter)
     refusals: int = 0
     connections_opened: int = 0
     connections_closed: Counter[str] = dataclasses.field(default_factory=Counter)

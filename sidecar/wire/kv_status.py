@@ -30,19 +30,19 @@ HTTP_STATUSES = range(400, 600)
 
 
 class Layout(Struct, frozen=True):
-    """`tag` comes before everything, "" for none. `drained` comes before the cause of an end that has drained."""
+    """`tag` comes before everything, b"" for none. `drained` comes before the cause of an end that has drained."""
 
     tag: bytes
-    drained: str
+    drained: bytes
 
 
-MOONCAKE = Layout(tag=b"", drained=DRAINED_ABORT.decode())
+MOONCAKE = Layout(tag=b"", drained=DRAINED_ABORT)
 
 LAYOUTS: dict[str, Layout] = {
     "ascend": MOONCAKE,
     "mooncake": MOONCAKE,
-    "mori": Layout(tag=b"MoriMsgGuard", drained=""),
-    "nixl": Layout(tag=b"KV_STATUS", drained=""),
+    "mori": Layout(tag=b"MoriMsgGuard", drained=b""),
+    "nixl": Layout(tag=b"KV_STATUS", drained=b""),
 }
 """By transfer backend. A backend that is not here has a decode that nothing is known to reach."""
 
@@ -54,7 +54,8 @@ def failed_frames(notice: Notice, form: Form = Form.BARE) -> list[bytes]:
     frames += (b"%d" % notice.room, KV_POLL_FAILED, b"%d" % notice.prefill_rank)
     if form is Form.BARE:
         return frames
-    frames.append(one_line(layout.drained + notice.cause if notice.drained else notice.cause))
+    cause = one_line(notice.cause)
+    frames.append(layout.drained + cause if notice.drained else cause)
     if form is Form.STATUS and notice.http_status in HTTP_STATUSES:
         frames.append(b"%d" % notice.http_status)
     return frames

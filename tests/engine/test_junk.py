@@ -18,7 +18,7 @@ from sglang_hooks.messages.values import Family, Junk, Reason, Registration
 from sidecar.model import DecodeAcknowledged, DecodeEndpoint, DecodeRegistered
 from sidecar.wire.decode_half import acknowledgement, announcement
 from tests.engine.control_stage import Served, serving
-from tests.engine.stage import StoppedError, wait_until
+from tests.engine.stage import Stage, StoppedError, wait_until
 from tests.sglang_hooks.samples import (
     ABORT,
     AUX,
@@ -232,6 +232,38 @@ def test_metadata_of_a_session_that_never_registered_is_dropped() -> None:
         assert shakes_hands(served, Family.MOONCAKE)
         assert served.junk[Reason.MISMATCHED.value] == 1
         assert ROOM + 1 not in served.manager.transfer_infos
+
+
+@pytest.mark.parametrize(("session", "ended"), [("session", (IndexError, ValueError)), ("127.0.0.1:1", ())])
+def test_one_handshake_ends_stocks_scheduler_or_its_worker(
+    stock: Stage, session: str, ended: tuple[type[Exception], ...]
+) -> None:
+    """The scheduler adds up the ports of the sessions; the worker looks the session up."""
+    decode, req = stock.decode(), stock.request(ROOM)
+    decode.session = session
+    decode.handshake(ROOM)
+    wait_until(lambda: stock.status(ROOM) == KVPoll.WaitingForInput, "no handshake")
+    if ended:
+        with pytest.raises(ended):
+            stock.send(req, 8)
+        return
+    stock.send(req, 8)
+    wait_until(lambda: not all(thread.is_alive() for thread in stock._threads), "the worker lives")  # noqa: SLF001
+
+
+@pytest.mark.parametrize("session", ["session", "127.0.0.1:1"])
+def test_with_the_plugin_the_request_waits_for_its_decode(stage: Stage, session: str) -> None:
+    decode, req = stage.decode(), stage.request(ROOM)
+    registered, decode.session = decode.session, session
+    decode.handshake(ROOM)
+    decode.session = registered
+    decode.handshake(ROOM)
+    wait_until(lambda: stage.status(ROOM) == KVPoll.WaitingForInput, "no handshake")
+    stage.send(req, 8)
+
+    assert decode.hear()[1] == b"%d" % KVPoll.Success
+    assert stage.rank is not None
+    assert stage.rank.counts.junk[Reason.MISMATCHED.value] == 1
 
 
 # -- the decode half, at prefill

@@ -1,6 +1,7 @@
 """Mori's own manager and sender, with the vendor's engine left out: a room that was aborted is told of once, when its
 writes have ended."""
 
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ class Anything(ModuleType):
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (), {"SUCCESS": "success", "IN_PROGRESS": "in progress"})
+        made = type(name, (), {})
         setattr(self, name, made)
         return made
 
@@ -39,7 +40,10 @@ def conn() -> Iterator[Any]:
     """sglang's module for Mori; the vendor's modules stay in place, as other tests might import it again."""
     for name in ("mori", "mori.cpp", "mori.io"):
         sys.modules.setdefault(name, Anything(name))
-    return __import__("sglang.srt.disaggregation.mori.conn", fromlist=["conn"])
+    module = importlib.import_module("sglang.srt.disaggregation.mori.conn")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "StatusCode", SimpleNamespace(SUCCESS="success", IN_PROGRESS="in progress"))
+        yield module
 
 
 @dataclass

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang_hooks.hooks.control import ControlMessages
+from sglang_hooks.messages.decode import DecodeStock, read_for_decode
 from sglang_hooks.messages.prefill import PrefillStock, read_for_prefill
 from sglang_hooks.messages.values import Family, Junk, Metadata, Registration, Watermark
 from sglang_hooks.rank import Rank
@@ -17,7 +18,7 @@ from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
 from sidecar.errors import WireError
 from sidecar.model import PROTOCOL, ROOM_LIMIT, Hello
-from sidecar.wire.decode_half import MAGIC_INDEX, acknowledged_room, acknowledgement
+from sidecar.wire.decode_half import MAGIC_INDEX, acknowledged_room, acknowledgement, announced, announcement
 from sidecar.wire.ingress import FrameReader, encode, reply_reader, upward_reader
 
 STOCK = PrefillStock(Family.MOONCAKE)
@@ -156,12 +157,42 @@ def decode_acknowledgement(data: bytes) -> None:
         assert acknowledged_room(acknowledgement(frames[:MAGIC_INDEX], room)) == room
 
 
+def decode_announcement(data: bytes) -> None:
+    """What it is, none, or the documented error; and what is read can be said again."""
+    frames = frames_of(data)
+    try:
+        found = announced(frames)
+    except WireError:
+        return
+    if found is not None:
+        said = announced(announcement(frames[: found.frames] or [b""], found.decode_half))
+        assert said is not None
+        assert said.frames <= MAGIC_INDEX
+
+
+def decode_control_messages(data: bytes) -> None:
+    """Whatever comes, of every backend: a value or junk."""
+    frames = frames_of(data)
+    for family in Family:
+        for stands_unknown in (True, False):
+            read_for_decode(frames, DecodeStock(family, stands_unknown))
+        read_for_prefill(frames, PrefillStock(family, reads_bootstrap=True, reads_short_abort=True))
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (upward_stream, reply_stream, upward_facts, control_messages, decode_acknowledgement)
+    for target in (
+        upward_stream,
+        reply_stream,
+        upward_facts,
+        control_messages,
+        decode_control_messages,
+        decode_acknowledgement,
+        decode_announcement,
+    )
 }
 
 
 def seeds_of(target: str) -> str:
     """The folder of the corpus. The streams share theirs: what one must read the other must refuse."""
-    return "control_messages" if target in ("control_messages", "decode_acknowledgement") else "streams"
+    return "streams" if target in ("upward_stream", "reply_stream", "upward_facts") else "control_messages"

@@ -14,8 +14,10 @@ from sglang_hooks.life import Life
 from sidecar.model import DecodeEndpoint
 from tests.orders.world import RANKS, World
 
-ENDPOINTS = [DecodeEndpoint("127.0.0.1", 7001 + number) for number in range(4)]
+ENDPOINTS = [DecodeEndpoint("127.0.0.1", 7001 + number) for number in range(8)]
 STEP_LIMIT = 3_000
+RESTARTED = 0.2
+"""Orders in which the sidecar is killed once. Its successor may tell twice, so no endpoint waits twice there."""
 
 Step = Callable[[], None]
 
@@ -72,6 +74,9 @@ class Play:
         self._writing: list[list[Life]] = [[] for _ in range(RANKS)]
         self._in_air: dict[tuple[DecodeEndpoint, int], deque[Shake]] = defaultdict(deque)
         self._room_may_be_ended = False
+        self._sidecars_left = int(chance.random() < RESTARTED)
+        self._endpoints = ENDPOINTS if self._sidecars_left else ENDPOINTS[:4]
+        self._are_reused = not self._sidecars_left
         self.log: list[str] = []
 
     # -- what must be true
@@ -122,6 +127,8 @@ class Play:
         for (endpoint, rank), shakes in self._in_air.items():
             if shakes:
                 yield lambda endpoint=endpoint, rank=rank: self._arrive(endpoint, rank)
+        if self._sidecars_left and self._chance.random() < 0.1:
+            yield self._kill_sidecar
         if self._is_done():
             yield self._next_use
         else:
@@ -150,6 +157,13 @@ class Play:
             yield self._abort
         if not use.has_shaken and (use.is_sent or not self._room_may_be_ended):
             yield lambda: self._shake(use)
+
+    def _kill_sidecar(self) -> None:
+        self._sidecars_left -= 1
+        self.log.append("the sidecar is killed")
+        order = [*map(str, range(RANKS)), "door"]
+        self._chance.shuffle(order)
+        self._world.start_sidecar(order)
 
     # -- prefill's clients and its front
 
@@ -246,8 +260,9 @@ class Play:
 
     def _shake(self, use: Use) -> None:
         use.has_shaken = True
-        busy = {shake.endpoint for each in self._uses for shake in each.shakes if not shake.is_over}
-        free = [endpoint for endpoint in ENDPOINTS if endpoint not in busy]
+        shakes = [shake for each in self._uses for shake in each.shakes]
+        busy = {shake.endpoint for shake in shakes if not (self._are_reused and shake.is_over)}
+        free = [endpoint for endpoint in self._endpoints if endpoint not in busy]
         use.endpoints = self._chance.sample(free, min(len(free), self._chance.randint(1, 2)))
         for endpoint in use.endpoints:
             for rank in range(RANKS):

@@ -1,5 +1,6 @@
-"""10,000 random orders of handshake, arrival at prefill, refusal, abort and reuse of the room: no request failed that
-should run, none left hung. Each guard is also taken out: then an order is found that goes wrong.
+"""10,000 random orders of handshake, arrival at prefill, refusal, abort and reuse of the room, in some of which the
+sidecar is killed: no request failed that should run, none left hung. Each guard is also taken out: then an order is
+found that goes wrong.
 
 `PD_SIDECAR_LONG=1` plays all 10,000 (`make orders`); the normal run a fifth of them.
 """
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from sglang_hooks import senderless
+from sglang_hooks.door import Door
 from sglang_hooks.lives import LifeTable
 from sglang_hooks.senderless import Senderless
 from sidecar.core.refusals import Refusals
@@ -110,6 +112,14 @@ def the_sidecar_keeps_refusals_to_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Refusals, "_refused", lambda *_: None)
 
 
+def a_successor_is_not_told_of_refusals(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Door, "replay", lambda _self: iter(()))
+
+
+def a_successor_is_not_asked_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Senderless, "tokenizer_joined", lambda self: setattr(self, "has_tokenizer", True))
+
+
 def the_scheduler_keeps_refusals_to_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Senderless, "refuse", lambda *_: None)
 
@@ -125,6 +135,8 @@ GUARDS: list[Patch] = [
     an_acceptance_leaves_the_end_in_place,
     the_sidecar_keeps_refusals_to_itself,
     the_scheduler_keeps_refusals_to_itself,
+    a_successor_is_not_told_of_refusals,
+    a_successor_is_not_asked_again,
 ]
 
 

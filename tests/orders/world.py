@@ -42,8 +42,8 @@ class World:
         self.now = START_S
         self.lines: dict[tuple[str, str], deque[bytes]] = {}
         self._on_notice = on_notice
-        self._notifier = Notifier(epoch="e", limits=Limits(), jitter=lambda: 0.5, now=self.now)
         self._streams: dict[int, str] = {}
+        self._epoch = 0
         self.ranks = [self._rank(number) for number in range(RANKS)]
         self.door = Door(
             hello=_hello("door", TOKENIZER, 0),
@@ -54,15 +54,27 @@ class World:
         )
         self.door.emitter.hears_refusals = True
         self._listen("door", self.door)
-        for stream, (name, source) in enumerate([*self._named_ranks(), ("door", self.door)]):
-            self._streams[stream] = name
-            self._notifier.receive(stream, [source.hello()], self.now)
-            self._act()
+        self.start_sidecar([*self._sources()])
 
     def tick(self) -> float:
         """Time passes whenever somebody looks at the clock."""
         self.now += TICK_S
         return self.now
+
+    def start_sidecar(self, order: Sequence[str]) -> None:
+        """The first one, or a successor that knows nothing. All that is on its way is lost; the others connect again,
+        in that order, and replay."""
+        self._epoch += 1
+        self._notifier = Notifier(epoch=str(self._epoch), limits=Limits(), jitter=lambda: 0.5, now=self.tick())
+        for messages in self.lines.values():
+            messages.clear()
+        for stream, name in enumerate(order):
+            source = self._sources()[name]
+            self._streams[stream] = name
+            with source.lock:
+                replayed = list(source.replay())
+            self._notifier.receive(stream, [source.hello(), *replayed], self.tick())
+            self._act()
 
     def waiting_lines(self) -> list[tuple[str, str]]:
         return [line for line, messages in self.lines.items() if messages]
@@ -82,8 +94,8 @@ class World:
         self._notifier.handle_timer(self.tick())
         self._act()
 
-    def _named_ranks(self) -> list[tuple[str, Any]]:
-        return [(str(number), rank) for number, rank in enumerate(self.ranks)]
+    def _sources(self) -> dict[str, Any]:
+        return {**{str(number): rank for number, rank in enumerate(self.ranks)}, "door": self.door}
 
     def _rank(self, number: int) -> Rank:
         rank = Rank(

@@ -85,7 +85,7 @@ def test_whoever_shook_hands_before_is_told_at_once(rank: Rank) -> None:
 
     assert told == [
         DecodeHandshake(1, ROOM, 1, D1, "s1"),
-        RoomConcluded(2, ROOM, 1, TerminalStatus.FAILED, "too many tokens", True, 100.0, 100.0),
+        RoomConcluded(2, ROOM, 1, TerminalStatus.FAILED, "too many tokens", True, 100.0, 100.0, 400),
     ]
     assert rank.table.find(ROOM, 1).http_status == 400  # type: ignore[union-attr]
 

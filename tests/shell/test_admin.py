@@ -108,6 +108,8 @@ async def test_every_counter_of_the_core_is_exposed(patient: Service) -> None:
             value["something"] = number
         elif isinstance(value, Histogram):
             value.observe([float(number)])
+        elif isinstance(value, dict):
+            value.update(dict.fromkeys(value, number))
         else:
             setattr(stats, field.name, number)
     text = generate_latest(registry_of(patient)).decode()

@@ -146,7 +146,7 @@ async def test_a_peer_that_comes_back_as_something_else_is_not_told(patient: Ser
             rank.handshake(1, first.endpoint, session="old")
             rank.failed(1)
             await first.line()
-        rank.say(DecodeRegistered(rank.next_seq(), first.endpoint, "new", 20))
+        rank.say(DecodeRegistered(rank.next_seq(), first.endpoint, "new", 18))
         await patient.ended("restarted")
         with decode(port) as second:
             rank.handshake(2, second.endpoint, session="new")

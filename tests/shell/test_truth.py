@@ -172,7 +172,7 @@ async def test_a_peer_restarted_and_registered_anew(truth: Truth) -> None:
             assert await first.line() == "1 0 0"
         await truth.until(lambda: truth.metric("owed_pending") == 1)
         since = time.monotonic()
-        rank.say(DecodeRegistered(rank.next_seq(), first.endpoint, "new", 20))
+        rank.say(DecodeRegistered(rank.next_seq(), first.endpoint, "new", 18))
         await truth.ended("restarted")
         known_after_s = time.monotonic() - since
         async with mortal(port) as second:

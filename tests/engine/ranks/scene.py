@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sglang_hooks.hooks.agreement import WAITING_FOR_INPUT
 from sidecar.model import Fact, RoomConcluded, TerminalStatus
 from tests.engine.ranks.company import Company, Fork, RankEndedError, gathered
 from tests.engine.ranks.decode import Decode
@@ -23,6 +24,7 @@ class Scene:
         """A request that decode has shaken hands for; the next iteration takes it out of the bootstrap queue."""
         self.ranks.admit(rid, room, tokens)
         self.decode.shake(room, tokens)
+        self.ranks.each("becomes", room, WAITING_FOR_INPUT)
 
     def facts(self) -> list[list[Fact]]:
         for number, new in enumerate(self.ranks.each("facts")):
