@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from tests.matrix.cells import Build
 from tests.pair.embedded import sidecar_pid
 from tests.pair.engine import Engine
@@ -20,6 +22,9 @@ from tests.pair.weights import ensure_model
 
 CHUNK = "4096"
 TIMEOUT_S = 12
+SERVER_BYTES = 2.6e9
+LEFT_TO_OTHERS_BYTES = 2e9
+DECODES_AT_ONCE = 2
 PREFILL_POOL = 40_000
 DECODE_POOL = 200_000
 
@@ -32,6 +37,12 @@ class Server:
     ground: Ground
     engine: Engine
     events: EventLog
+
+
+def prefills_at_once() -> int:
+    """As many as there is memory for, beside the decode servers."""
+    free = psutil.virtual_memory().available - LEFT_TO_OTHERS_BYTES
+    return max(1, int(free / SERVER_BYTES) - DECODES_AT_ONCE)
 
 
 def ensure_builds(backend: str, versions: Sequence[str]) -> Path:

@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from tests.demo import scenarios
 from tests.demo.figures import told
 from tests.demo.stage import Played, Stage, normal_handshake_s, prompt
 from tests.matrix.cells import Build, Cell
-from tests.matrix.lineup import TIMEOUT_S, Server, ensure_builds, launch, lay_out, pair_of
+from tests.matrix.lineup import TIMEOUT_S, Server, ensure_builds, launch, lay_out, pair_of, prefills_at_once
 from tests.matrix.verdict import Result, Seen, runs_in_stock, wrongs
 from tests.pair.answers import Answer
 from tests.pair.progress import say
@@ -37,12 +38,21 @@ class Begun:
 
 
 def play(cells: Sequence[Cell], known: Sequence[Result] = ()) -> Iterator[list[Result]]:
-    """Cells of one backend; the results of one decode server at a time. All prefill servers stay, the decode servers of
-    one version follow those of another. `known`: what earlier cells have shown.
-    """
+    """Cells of one backend; the results of one decode server at a time. `known`: what earlier cells have shown."""
     backend = cells[0].backend
     model = ensure_builds(backend, [build.version for cell in cells for build in (cell.prefill, cell.decode)])
     results = list(known)
+    sources = _once(cell.prefill for cell in cells)
+    room = prefills_at_once()
+    for first in range(0, len(sources), room):
+        group = [cell for cell in cells if cell.prefill in sources[first : first + room]]
+        for fresh in _play_group(backend, group, model, results):
+            results += fresh
+            yield fresh
+
+
+def _play_group(backend: str, cells: Sequence[Cell], model: Path, known: list[Result]) -> Iterator[list[Result]]:
+    """All prefill servers stay, the decode servers of one version follow those of another. `known` grows meanwhile."""
     with ExitStack() as stack:
         prefills = lay_out(backend, "prefill", _once(cell.prefill for cell in cells), stack)
         to_launch = prefills
@@ -54,9 +64,7 @@ def play(cells: Sequence[Cell], known: Sequence[Result] = ()) -> Iterator[list[R
                 to_launch = []
                 for decode in decodes:
                     its_own = [cell for cell in cells if cell.decode == decode.build]
-                    fresh = asyncio.run(play_decode(decode, prefills, its_own, results))
-                    results += fresh
-                    yield fresh
+                    yield asyncio.run(play_decode(decode, prefills, its_own, known))
 
 
 def _once(found: Iterable[Item]) -> list[Item]:
@@ -154,7 +162,7 @@ def _deaths(*servers: Server) -> int:
 
 
 def _shown(result: Result) -> Result:
-    found = wrongs(result)
+    found = [] if result.cell.is_stock and result.before else wrongs(result)
     say(f"{result.cell.name}: {result.outcome}{'' if not found else ', WRONG: ' + '; '.join(found)}")
     for one in result.seen:
         say(f"    {one.scenario}: {one.status} after {one.lag_s:.3f} s, {one.error[:200]}")

@@ -18,7 +18,12 @@ plugin was contained, unless the cell says WRONG.
 - **stock does not serve**: normal traffic fails between the two versions without the plugin; nothing more is played.
 - **WRONG**: not what it must be; the reasons are below the tables.
 """
-NUMBERS = re.compile(r"[0-9a-f]{16}|\d+(\.\d+)?")
+WRAPPING = re.compile(r"Decode (transfer|handshake) failed for request .* with exception KVTransferError\(.*?\): ")
+NUMBERS = re.compile(r"\b[0-9a-f]{16}\b|\d+(\.\d+)?")
+
+
+READ = """What D's client reads, without what sglang wraps it in (`Decode transfer failed for request ... with exception
+KVTransferError(...)`); N stands for numbers and ids:"""
 
 
 def markdown(results: Sequence[Result], versions: Sequence[str]) -> str:
@@ -44,7 +49,7 @@ def _of_backend(backend: str, results: Sequence[Result], versions: Sequence[str]
     for row in columns:
         cells = [_outcome(Cell(backend, row, column), by_cell, results) for column in columns]
         lines.append(f"| **{row.name}** | " + " | ".join(cells) + " |")
-    lines += ["", "What D's client reads:", "", "| P | D | scenario | status | message |", "|---|---|---|---|---|"]
+    lines += ["", READ, "", "| P | D | scenario | status | message |", "|---|---|---|---|---|"]
     lines += [line for cell in all_cells(backend, versions) if cell in by_cell for line in _read(by_cell[cell])]
     return "\n".join(lines) + "\n"
 
@@ -59,12 +64,16 @@ def _outcome(cell: Cell, by_cell: dict[Cell, Result], results: Sequence[Result])
 
 
 def _read(result: Result) -> list[str]:
-    p, d = result.cell.prefill.name, result.cell.decode.name
+    """Scenarios in which the client reads the same share a line."""
+    pair = f"| {result.cell.prefill.name} | {result.cell.decode.name} |"
     if result.before:
-        return [f"| {p} | {d} | normal traffic | | {_plain(result.before)} |"]
-    return [f"| {p} | {d} | `{one.scenario}` | {one.status} | {_plain(one.error)} |" for one in result.seen]
+        return [f"{pair} normal traffic | | {_plain(result.before)} |"]
+    alike: dict[str, list[str]] = {}
+    for one in result.seen:
+        alike.setdefault(f"{one.status} | {_plain(one.error)}", []).append(f"`{one.scenario}`")
+    return [f"{pair} {', '.join(scenarios)} | {read} |" for read, scenarios in alike.items()]
 
 
 def _plain(message: str) -> str:
-    """Numbers and ids differ from run to run."""
-    return NUMBERS.sub("N", message).replace("|", "\\|").replace("\n", " ")
+    """Numbers and ids differ from run to run; what sglang wraps each reason in is always the same."""
+    return NUMBERS.sub("N", WRAPPING.sub("", message)).replace("|", "\\|").replace("\n", " ")
