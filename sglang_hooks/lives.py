@@ -209,16 +209,18 @@ class LifeTable:
         if is_last and life.room not in self._early:
             self._last_end[life.room] = life
         if len(self._records) > self._record_limit:
-            oldest = self._drop_oldest_record()
+            oldest, was_last = self._drop_oldest_record()
             self.losses.records_evicted += 1
-            if oldest.room not in self._open and oldest.room not in self._last_end:
+            if was_last:
                 self._bury(oldest)
 
-    def _drop_oldest_record(self) -> Life:
+    def _drop_oldest_record(self) -> tuple[Life, bool]:
+        """The record, and whether its room had seen nothing since."""
         _, oldest = self._records.popitem(last=False)
-        if self._last_end.get(oldest.room) is oldest:
+        was_last = self._last_end.get(oldest.room) is oldest
+        if was_last:
             del self._last_end[oldest.room]
-        return oldest
+        return oldest, was_last
 
     def _bury(self, life: Life) -> None:
         self._tombstones.pop(life.room, None)

@@ -28,7 +28,7 @@ GUARD_LIMIT = 2_000
 
 
 def play(orders: range) -> None:
-    """In one world, whose tables fill up as in a long life. Raises ViolationError."""
+    """One after the other in one world. Raises ViolationError."""
     current: Play | None = None
 
     def on_notice(endpoint: DecodeEndpoint, room: int, rank: int) -> None:

@@ -91,6 +91,8 @@ class World:
                 _hear(self.door if receiver == "door" else self.ranks[int(receiver)], reply)
 
     def let_time_pass(self) -> None:
+        """A tenth of the time for which ended rooms are remembered."""
+        self.now += TTL_S / 10
         self._notifier.handle_timer(self.tick())
         self._act()
 

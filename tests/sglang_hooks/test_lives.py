@@ -184,6 +184,27 @@ def test_a_room_that_opens_again_leaves_no_tombstone(table: LifeTable) -> None:
     assert not table.has_ended(1, now=0.0)
 
 
+def test_a_room_that_was_served_since_leaves_no_tombstone(table: LifeTable) -> None:
+    ended(table, 1)
+    served = table.open(1)
+    served.succeeded = True
+    table.close(served, now=0.0)
+    for room in (2, 3, 4, 5):
+        ended(table, room)
+
+    assert not table.has_ended(1, now=0.0)
+
+
+def test_a_room_whose_next_request_was_accepted_leaves_no_tombstone(table: LifeTable) -> None:
+    first = ended(table, 1)
+    table.accept(1, now=0.0)
+    for room in (2, 3, 4, 5):
+        ended(table, room)
+
+    assert not table.has_ended(1, now=0.0)
+    assert table.open(1).previous == first.number
+
+
 def test_lives_come_oldest_first(table: LifeTable) -> None:
     table.open(1)
     ended(table, 2)
