@@ -88,17 +88,6 @@ def the_ended_request_counts_as_a_newer_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(senderless, "_ended_until", newer)
 
 
-def an_old_refusal_is_believed(patch: pytest.MonkeyPatch) -> None:
-    """It came to the rank after the room had been used again, with success."""
-
-    def believe(word: RoomEnded, end: Any, *, has_sender: bool) -> tuple[float, bool]:
-        if end is not None:
-            end.at_door = False
-        return ended_until(word, end, has_sender=has_sender)
-
-    patch.setattr(senderless, "_ended_until", believe)
-
-
 def those_who_stay_keep_their_number(patch: pytest.MonkeyPatch) -> None:
     """The sidecar knows them in the life that has ended."""
     patch.setattr(Senderless, "_tell_anew", lambda _self, _rest: None)
@@ -130,7 +119,6 @@ GUARDS: list[Patch] = [
     a_refusal_ends_whoever_came_since,
     who_came_since_is_not_asked_about,
     the_ended_request_counts_as_a_newer_one,
-    an_old_refusal_is_believed,
     those_who_stay_keep_their_number,
     an_acceptance_leaves_the_end_in_place,
     the_sidecar_keeps_refusals_to_itself,
