@@ -96,13 +96,14 @@ class Prefill:
             _wait_poll_ms=1,
             _transfer_timeout_ms=0,
             _connect_threadsafe=lambda *_, **__: SimpleNamespace(send_multipart=self._tell),
+            _send_multipart_locked=lambda _address, parts, **_: self._tell(parts),  # from 0.5.20
         )
         plugin.after_manager_init(None, self.manager)
         self.rank = vars(self.manager)["_pd_sidecar_rank"]
         self.rank.emitter.post = self.facts.append
         self.rank.emitter.traffic.connected = True
         work = self.manager._transfer_worker  # noqa: SLF001 - sglang's own thread
-        self._worker = threading.Thread(target=work, args=(self.queue,))
+        self._worker = threading.Thread(target=work, args=(self.queue,), daemon=True)
         self._worker.start()
 
     def _tell(self, parts: Sequence[bytes]) -> None:
@@ -131,7 +132,7 @@ class Prefill:
             dst_state_indices=[],
         )
         self.manager.transfer_infos[room] = {"d": info}
-        self.manager.decode_kv_args_table["d"] = SimpleNamespace()
+        self.manager.decode_kv_args_table["d"] = SimpleNamespace(requires_dcp_relayout=False)
         self.manager.update_status(room, KVPoll.WaitingForInput)
         return sender
 
