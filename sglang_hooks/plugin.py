@@ -15,6 +15,7 @@ from sglang_hooks.embedded import EmbeddedStart
 from sglang_hooks.hook_points import BACKENDS, HOOK_POINTS
 from sglang_hooks.hooks.backends import take_hold_of_own_methods
 from sglang_hooks.hooks.control import ControlMessages
+from sglang_hooks.hooks.guard import PrefillGuard
 from sglang_hooks.hooks.manager import (
     RANK_ATTRIBUTE,
     around_record_failure,
@@ -68,6 +69,7 @@ class Plugin:
         self._findings = findings
         self._parts = parts
         self._rank: Rank | None = None
+        self._guard: PrefillGuard | None = None
         self._pipeline = PipelineHooks()
         self._parking = ParkingHooks(parts)
         self._scheduler = SchedulerHooks(parts, self._pipeline, self._parking)
@@ -125,6 +127,8 @@ class Plugin:
     def after_internal_state(self, result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
         self._scheduler.after_internal_state(result, scheduler, *args, **kwargs)
         self.decode.after_internal_state(result)
+        if self._guard is not None:
+            self._guard.report(result)
 
     @contained(otherwise=None)
     def after_manager_init(self, _result: None, manager: Any, *args: Any, **_kwargs: Any) -> None:
@@ -133,7 +137,11 @@ class Plugin:
             self.decode.attach(manager)
             return
         backend = BACKENDS.get(type(manager).__module__)
-        if backend is None or manager.disaggregation_mode.value != "prefill" or _tells_decode_itself(manager):
+        if backend is None or manager.disaggregation_mode.value != "prefill":
+            return
+        if _tells_decode_itself(manager):
+            self._guard = PrefillGuard(manager)
+            self._guard.install()
             return
         rank = Rank(
             hello=self._hello(manager, backend, server_args=args[2] if len(args) > 2 else None),

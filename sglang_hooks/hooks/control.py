@@ -120,8 +120,7 @@ class ControlMessages:
                     self._thread.guarded_room = room
                 return False
             case Watermark():
-                has_staging = getattr(self._manager, "_staging_ctx", None) is not None
-                return not has_staging and self._drop(Reason.MISMATCHED, frames)
+                return is_without_staging(self._manager) and self._drop(Reason.MISMATCHED, frames)
             case Other():
                 return False
             case _:
@@ -144,7 +143,7 @@ class ControlMessages:
     def _keep_back_metadata(self, message: Metadata, frames: Frames) -> bool:
         if message.is_dummy:
             is_kept = self._rank.meet_dummy(message.room, frames)
-        elif self._is_unregistered(message.session):
+        elif has_never_registered(self._manager, self._stock.family, message.session):
             return self._drop(Reason.MISMATCHED, frames)
         else:
             is_kept = self._rank.meet(message.room, message.endpoint, message.session, frames)
@@ -152,12 +151,17 @@ class ControlMessages:
             self._thread.joined_room = message.room
         return is_kept
 
-    def _is_unregistered(self, session: str) -> bool:
-        """Mooncake's and NIXL's transfer workers look it up without asking, and one of Mooncake's ends over it."""
-        if self._stock.family is Family.MORI:
-            return False
-        known = getattr(self._manager, "decode_kv_args_table", None)
-        return known is not None and session not in known
+
+def has_never_registered(manager: Any, family: Family, session: str) -> bool:
+    """Mooncake's and NIXL's transfer workers look it up without asking, and one of Mooncake's ends over it."""
+    if family is Family.MORI:
+        return False
+    known = getattr(manager, "decode_kv_args_table", None)
+    return known is not None and session not in known
+
+
+def is_without_staging(manager: Any) -> bool:
+    return getattr(manager, "_staging_ctx", None) is None
 
 
 def _mori_session(manager: Any, frames: Frames) -> str:
