@@ -56,6 +56,7 @@ class EndpointView(Struct, frozen=True):
     takes: str
     holds_pages: bool
     believed_by: str
+    is_in_doubt: bool
 
 
 class BoundsView(Struct, frozen=True):

@@ -150,7 +150,7 @@ def _endpoint_row(endpoint: EndpointView) -> tuple[str, ...]:
         str(endpoint.refusals_in_a_row),
         retry,
         endpoint.takes + (", holds pages" if endpoint.holds_pages else ""),
-        endpoint.believed_by,
+        endpoint.believed_by + (", in doubt since its connection was lost" if endpoint.is_in_doubt else ""),
     )
 
 

@@ -58,8 +58,11 @@ class Dialects:
         self.decode_sglang = decode_sglang
         self._ranks = ranks
 
-    def heard_by(self, rank: Rank, endpoint: DecodeEndpoint) -> Dialect:
-        return judged(rank.backend, rank.registration_of(endpoint), decode_sglang=self.decode_sglang)
+    def heard_by(self, rank: Rank, endpoint: DecodeEndpoint, session: str) -> Dialect:
+        """Of the decode that shook hands under that session."""
+        registration = rank.registration_of(endpoint)
+        is_its_own = registration is not None and registration.session == session
+        return judged(rank.backend, registration if is_its_own else None, decode_sglang=self.decode_sglang)
 
     def of_a_stranger(self, rank: Rank) -> Dialect:
         """Of an endpoint of which nothing is known but its backend."""
@@ -70,7 +73,7 @@ class Dialects:
         known = self._ranks.known
         for rank in reversed(known):
             if (registration := rank.registration_of(endpoint)) is not None:
-                return self.heard_by(rank, endpoint), registration
+                return self.heard_by(rank, endpoint, registration.session), registration
         return judged(known[-1].backend if known else "", None, decode_sglang=self.decode_sglang), None
 
 

@@ -62,6 +62,11 @@ class EndpointQueue:
     def hear(self, session: str, now: float) -> None:
         self.session, self.heard_at = session, now
 
+    @property
+    def sure_session(self) -> str | None:
+        """Whose connection this is. None: somebody else may have the port by now."""
+        return self.session if self.heard_at >= self.watched_from else None
+
     def take_over(self, owed: OwedNotice, now: float, *, trust_s: float) -> None:
         """What a predecessor has handed off is so here as well if there is a connection, or will be one soon."""
         if self.connection is Connection.UP:
@@ -73,7 +78,7 @@ class EndpointQueue:
     def take_offers(self, limit: int) -> list[OwedNotice]:
         """The next ones to try. Without a connection one is enough to learn whether there is one."""
         limit = limit if self.connection is Connection.UP else 1
-        session = self.session if self.heard_at >= self.watched_from else None
+        session = self.sure_session
         offers: list[OwedNotice] = []
         for owed in self.pending:
             if len(offers) >= limit:

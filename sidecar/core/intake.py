@@ -164,7 +164,7 @@ class Intake:
             return Untold.RESTARTED
         if rank.backend not in self._backends:
             return Untold.WIRE
-        if not (notice.drained or self._dialects.heard_by(rank, endpoint).holds_pages):
+        if not (notice.drained or self._dialects.heard_by(rank, endpoint, shaken.session).holds_pages):
             return Untold.UNDRAINED
         return None
 
@@ -179,7 +179,7 @@ class Intake:
             owed_since=end.owed_since,
             expires_at=end.expires_at,
             is_once=end.has_newer_life,
-            best_form=self._dialects.heard_by(rank, claim.endpoint).form,
+            best_form=self._dialects.heard_by(rank, claim.endpoint, shaken.session).form,
             safe_form=self._dialects.of_a_stranger(rank).form,
             state=NoticeState.TAKEN_OVER if shaken.handed_off else NoticeState.PENDING,
             is_reported=shaken.handed_off,

@@ -60,6 +60,7 @@ def _endpoint(notifier: Notifier, queue: EndpointQueue, now: float) -> dict[str,
         "takes": dialect.form.value,
         "holds_pages": dialect.holds_pages,
         "believed_by": believed_by(dialect, registration),
+        "is_in_doubt": registration is not None and queue.sure_session != registration.session,
     }
 
 

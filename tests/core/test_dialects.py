@@ -215,6 +215,17 @@ class TestDoubt:
 
         assert told_forms(scene) == [BARE]
 
+    def test_nor_does_it_take_what_the_old_one_registered_for(self) -> None:
+        """Its own registration has not come here, or was dropped."""
+        scene = joined()
+        scene.registered(E1, "s", frames=20)
+        for room in (1, 2):
+            scene.handshake(room, room, E1, session="t")
+        scene.failed(1, 1)
+        scene.failed(2, 2, drained=False)
+
+        assert told_forms(scene) == [BARE]
+
     def test_an_endpoint_that_registers_anew_is_judged_anew(self) -> None:
         scene = joined()
         scene.registered(E1, frames=20)

@@ -50,8 +50,8 @@ async def test_status_shows_ranks_and_what_is_owed_to_whom(patient: Service, add
 
 
 def test_on_a_terminal_what_is_wrong_is_coloured() -> None:
-    ordinary = EndpointView("h", 1, "up", 0, 0, 0, None, "bare", False, "nothing known")
-    unreachable = EndpointView("h", 2, "down", 3, 0, 3, 1.0, "cause", True, "decode_sglang 0.5.21")
+    ordinary = EndpointView("h", 1, "up", 0, 0, 0, None, "bare", False, "nothing known", False)
+    unreachable = EndpointView("h", 2, "down", 3, 0, 3, 1.0, "cause", True, "18 frames", True)
     good = RankView("e", 0, 0, 0, 0, 1, "0.5.18", "mooncake", {"abort": "found"})
     lacking = RankView("e", 1, 1, 0, 0, 2, "0.5.18", "mooncake", {"abort": "sglang.x is missing"})
     view = StatusView(
@@ -68,7 +68,8 @@ def test_on_a_terminal_what_is_wrong_is_coloured() -> None:
 
     assert [click.unstyle(line) for line in lines if "\x1b[31m" in line] == [
         "1     1 0 0     2    e       0.5.18  mooncake  1 sglang.x is missing",
-        "h:2       down        3        0           3         in 1.0 s  cause, holds pages  decode_sglang 0.5.21",
+        "h:2       down        3        0           3         in 1.0 s  cause, holds pages  "
+        "18 frames, in doubt since its connection was lost",
     ]
 
 

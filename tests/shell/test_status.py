@@ -12,7 +12,7 @@ BOUNDS = Bounds(descriptors=1, connections=1, streams=1, records=1, settle_after
 
 def endpoint(scene: Scene) -> dict[str, Any]:
     [found] = status_document(scene.notifier, now=scene.now, bounds=BOUNDS, version="1")["endpoints"]
-    return {name: found[name] for name in ("takes", "holds_pages", "believed_by")}
+    return {name: found[name] for name in ("takes", "holds_pages", "believed_by", "is_in_doubt")}
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,23 @@ def test_what_an_endpoint_takes_and_why_that_is_believed(
         scene.registered(E1, frames=frames, decode_half=decode_half)
     scene.handshake(1, 1, E1)
 
-    assert endpoint(scene) == {"takes": takes, "holds_pages": holds_pages, "believed_by": believed_by}
+    assert endpoint(scene) == {
+        "takes": takes,
+        "holds_pages": holds_pages,
+        "believed_by": believed_by,
+        "is_in_doubt": False,
+    }
+
+
+def test_it_is_in_doubt_from_a_lost_connection_to_the_next_word_of_it() -> None:
+    scene = Scene()
+    scene.join()
+    scene.registered(E1, frames=20)
+    scene.handshake(1, 1, E1)
+    scene.advance(1.0)
+    scene.die(E1)
+    scene.revive(E1)
+    doubts = [endpoint(scene)["is_in_doubt"]]
+    scene.handshake(2, 2, E1)
+
+    assert [*doubts, endpoint(scene)["is_in_doubt"]] == [True, False]
