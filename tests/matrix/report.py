@@ -8,14 +8,15 @@ from tests.matrix.verdict import Result, runs_in_stock, wrongs
 
 HEAD = """# Which prefill with which decode
 
-Written by `make matrix`: real pairs on a CPU, every cell played. The plugin at P tells D; the plugin at D is the decode
-half. In each cell: normal traffic, an abort while the request waits, an abort between the chunks of a prompt, a D that
-shakes hands after the abort, normal traffic again. No control thread of P or D ended in any cell and no fault of the
-plugin was contained, unless the cell says WRONG.
+Written by `make matrix`, from real pairs on a CPU. The plugin at P tells D; the plugin at D is the decode half. In each
+cell: normal traffic, an abort while the request waits, an abort between the chunks of a prompt, a D that shakes hands
+after the abort, normal traffic again. No control thread of P or D ended in any cell and no fault of the plugin was
+contained, unless the cell says WRONG.
 
 - **told, cause**: D's client was answered at once, with P's reason. **told**: at once, with D's own generic message.
 - **hangs**: as in stock, D's client waited for D's own timeout. Nothing tells this D.
 - **stock does not serve**: normal traffic fails between the two versions without the plugin; nothing more is played.
+- **not played**: not among the cells that the last run was asked for (`make matrix` alone plays all).
 - **WRONG**: not what it must be; the reasons are below the tables.
 """
 WRAPPING = re.compile(r"Decode (transfer|handshake) failed for request .* with exception KVTransferError\(.*?\): ")
