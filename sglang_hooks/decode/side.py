@@ -11,6 +11,10 @@ from sglang_hooks.decode.half import DecodeHalf, PrefillLine
 from sglang_hooks.decode.points import CONNECTION, FAILED_REQUEST
 from sglang_hooks.hooks.gate import family_of
 
+ANSWERED_AS_ERRORS = frozenset((HTTPStatus.BAD_REQUEST, HTTPStatus.SERVICE_UNAVAILABLE))
+"""By sglang's HTTP layer in every version. Up to 0.5.22 another status, as 499 for the abort of prefill's client, would
+come as 200 without text; and behind a router, which is the client of both, 500 is what it retries."""
+
 
 class DecodeSide:
     def __init__(self, *, has_half: bool, sglang: str) -> None:
@@ -52,7 +56,8 @@ class DecodeSide:
         """sglang answers every failed transfer with 500; prefill may know better."""
         if self.half is None or req.bootstrap_room is None:
             return None
-        return self.half.http_status(req.bootstrap_room)
+        status = self.half.http_status(req.bootstrap_room)
+        return status if status in ANSWERED_AS_ERRORS else None
 
     def after_internal_state(self, result: Any) -> None:
         self._report(result)
