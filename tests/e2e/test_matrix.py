@@ -13,7 +13,7 @@ OURS, OURS_23, STOCK_23 = (
 )
 COVER = {
     "mooncake": [Cell("mooncake", OURS, OURS), Cell("mooncake", OURS, STOCK_23), Cell("mooncake", OURS_23, STOCK_23)],
-    "nixl": [Cell("nixl", OURS, OURS), Cell("nixl", OURS_23, STOCK_23)],
+    "nixl": [Cell("nixl", OURS, OURS)],
 }
 
 
