@@ -24,10 +24,10 @@ class Traffic:
 
 
 class Complaints:
-    """`patience_tries`: how often a sidecar that is being started may not be there yet."""
+    """`leaves_absence_to_others`: another process of the engine says that there is no sidecar."""
 
     def __init__(self, path: str) -> None:
-        self.patience_tries: float = PATIENCE_TRIES
+        self.leaves_absence_to_others = False
         self._path = path
         self._failures_in_a_row = 0
         self._has_complained = False
@@ -41,7 +41,9 @@ class Complaints:
     def failed(self, reason: str, *, is_being_started: bool) -> None:
         """Once for each outage; a sidecar that is being started is given time first."""
         self._failures_in_a_row += 1
-        if self._has_complained or (is_being_started and self._failures_in_a_row < self.patience_tries):
+        if self._has_complained or self.leaves_absence_to_others:
+            return
+        if is_being_started and self._failures_in_a_row < PATIENCE_TRIES:
             return
         self._has_complained = True
         logger.warning(
