@@ -10,6 +10,11 @@ from tests.pair.answers import LOST, Answer
 OWN_TIMEOUT = "timed out after"
 """In the error of a D request that D's own waiting timeout ended, and in no other (sglang `_check_waiting_timeout`)."""
 
+OF_ANOTHER_RANK = "unknown reason from another rank"
+HEARTBEAT_LIMIT_S = 15.0
+"""With several D ranks the one that answers may not be the one whose timeout it was, and then does not say so. What else
+D finds out by itself, by its heartbeat, it does sooner than this."""
+
 ROUTER_LAG_LIMIT_S = 0.5
 DEATH_LAG_LIMIT_S = 0.5
 
@@ -90,9 +95,11 @@ def half_width(ratios: Sequence[float]) -> float:
 
 
 def told(answer: Answer, given_up_at: float) -> Told:
-    is_hung = OWN_TIMEOUT in answer.error or answer.status == LOST
+    lag_s = answer.answered_at - given_up_at
+    is_other_ranks = OF_ANOTHER_RANK in answer.error and lag_s > HEARTBEAT_LIMIT_S
+    is_hung = OWN_TIMEOUT in answer.error or is_other_ranks or answer.status == LOST
     ending = "never" if answer.status == LOST else str(answer.status)
-    return Told(answer.answered_at - given_up_at, is_hung, ending)
+    return Told(lag_s, is_hung, ending)
 
 
 def misses(
