@@ -12,8 +12,8 @@ OWN_TIMEOUT = "timed out after"
 
 OF_ANOTHER_RANK = "unknown reason from another rank"
 HEARTBEAT_LIMIT_S = 15.0
-"""With several D ranks the one that answers may not be the one whose timeout it was, and then does not say so. What else
-D finds out by itself, by its heartbeat, it does sooner than this."""
+"""With several D ranks the one that answers may not be the one whose timeout it was, and then does not say so. What
+else D finds out by itself, by its heartbeat, it does sooner than this."""
 
 ROUTER_LAG_LIMIT_S = 0.5
 DEATH_LAG_LIMIT_S = 0.5
