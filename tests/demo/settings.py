@@ -115,7 +115,7 @@ def settings() -> Settings:
         timeout_s=asked.timeout_s or (12 if asked.quick else 50),
         scenarios=QUICK if asked.quick else FULL,
         with_router=not asked.quick,
-        ok_limit_s=8.0 if asked.quick else 75.0,
+        ok_limit_s=3.0 if asked.quick else 75.0,
         outputs=6 if asked.quick else 11,
         stock_only=asked.stock_only,
         quick=asked.quick,
