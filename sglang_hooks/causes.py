@@ -7,6 +7,7 @@ REFUSED = "prefill refused the request"
 ABORTED = "Aborted by AbortReq."
 """As sglang records a client's abort."""
 
+BAD_REQUEST = 400
 CLIENT_CLOSED_REQUEST = 499
 SERVER_ERROR = 500
 UNAVAILABLE = 503

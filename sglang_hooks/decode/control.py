@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, assert_never
 
+from sglang_hooks import causes
 from sglang_hooks.contain import contained
 from sglang_hooks.decode.half import DecodeHalf
 from sglang_hooks.dropped import Dropped, no_junk
@@ -13,8 +14,6 @@ from sglang_hooks.hooks.agreement import BOOTSTRAPPING, FAILED, SUCCESS
 from sglang_hooks.hooks.gate import Frames, Gate
 from sglang_hooks.messages.decode import DecodeStock, read_for_decode
 from sglang_hooks.messages.values import AuxData, Family, Junk, Other, Reason, Staging, Status
-
-GENERIC = "prefill gave the request up"
 
 
 def has_status_reader(manager: Any) -> bool:
@@ -165,14 +164,14 @@ class DecodeControl:
         if half.reported(message.room, message.prefill_rank, is_ours=message.is_ours):
             self._thread.to_acknowledge = message.room
         if message.is_ours or message.reason:
-            half.keep(message.room, message.reason or GENERIC, message.http_status)
+            half.keep(message.room, message.reason or causes.GENERIC, message.http_status)
             self._thread.failed_room = message.room
 
     def _apply(self, message: Status) -> None:
         """As `CommonKVManager.apply_prefill_status` from 0.5.20 on. A Success, NIXL says over its own channel."""
         if self._half is None or message.status != FAILED or message.room not in self._manager.request_status:
             return
-        self._manager.record_failure(message.room, message.reason or GENERIC)
+        self._manager.record_failure(message.room, message.reason or causes.GENERIC)
         self._manager.update_status(message.room, FAILED)
 
     @contained(otherwise=None)

@@ -18,8 +18,10 @@ alone or before something else."""
 def take_hold_of_own_methods(manager: Any, backend: str) -> None:
     """On the manager itself: the modules of other backends need not be there, so no class is named."""
     own = vars(type(manager))
+    # NIXL and Mori up to 0.5.19 keep Failed sticky before the common method is reached, where a Success that comes
+    # after a Failed would not be heard of, though decode has been told.
     if "update_status" in own:
-        _replace(manager, "update_status", _around_own_update)
+        _replace(manager, "update_status", around_update_status)
     if backend == "mori":
         _replace(manager, next(name for name in SUBMITS if name in own), _around_submit)
         if "notify_decode_status" in own:
@@ -30,17 +32,16 @@ def _replace(manager: Any, name: str, around: Callable[..., Any]) -> None:
     setattr(manager, name, functools.partial(around, getattr(type(manager), name), manager))
 
 
-def _around_own_update(own: Callable[..., None], manager: Any, bootstrap_room: int, status: int) -> None:
-    """NIXL and Mori up to 0.5.19 keep Failed sticky before the common method is reached, where a Success that comes
-    after a Failed would not be heard of, though decode has been told."""
-    around_update_status(own, manager, bootstrap_room, status)
-
-
 def _around_submit(own: Callable[..., Any], manager: Any, *args: Any, **kwargs: Any) -> Any:
     """Mori's worker does not wait for the writes of a room that was aborted meanwhile."""
     submitted = own(manager, *args, **kwargs)
-    note_writes(submitted[0] if isinstance(submitted, tuple) else submitted)
+    _note_writes(submitted)
     return submitted
+
+
+@contained(otherwise=None)
+def _note_writes(submitted: Any) -> None:
+    note_writes(submitted[0] if isinstance(submitted, tuple) else submitted)
 
 
 def _around_notify(
@@ -58,15 +59,12 @@ def _note_success(manager: Any, status: int) -> None:
         rank.succeeded(life)
 
 
+@contained(otherwise=True)
 def _may_hear(manager: Any, info: Any, status: int) -> bool:
-    return not (_is_ours_to_tell(manager, status) or is_not_for_decode(manager, _endpoint(info), status=status))
+    endpoint = DecodeEndpoint(info.endpoint, info.dst_port)
+    return not (_is_ours_to_tell(manager, status) or is_not_for_decode(manager, endpoint, status=status))
 
 
-def _endpoint(info: Any) -> DecodeEndpoint:
-    return DecodeEndpoint(info.endpoint, info.dst_port)
-
-
-@contained(otherwise=False)
 def _is_ours_to_tell(manager: Any, status: int) -> bool:
     """A failure, once, when nothing is being written any more: given a sidecar."""
     rank = rank_of(manager)

@@ -21,6 +21,12 @@ def rank_of(manager: Any) -> Rank | None:
     return rank
 
 
+def rank_of_scheduler(scheduler: Any) -> Rank | None:
+    """None in the decode role, and in front of a manager that the plugin does not serve."""
+    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
+    return None if queue is None else rank_of(queue.kv_manager)
+
+
 def take_over(manager: Any, room: int, older: Life) -> None:
     """The tables of a room for a new life, while the older one is still on its way out and needs them no more.
 
@@ -106,6 +112,7 @@ def around_status_message(
     original(manager, targets=[to for to in targets if _may_hear(manager, to, status)], status=status, **rest)
 
 
+@contained(otherwise=True)
 def _may_hear(manager: Any, target: tuple[str, int], status: int) -> bool:
     return not is_not_for_decode(manager, DecodeEndpoint(*target), status=status)
 

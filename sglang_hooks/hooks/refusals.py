@@ -10,9 +10,8 @@ from typing import Any, TypeGuard
 
 from sglang_hooks import causes
 from sglang_hooks.contain import contained
-from sglang_hooks.hooks.manager import rank_of
-from sglang_hooks.hooks.sender import end_and_purge, life_of
-from sglang_hooks.rank import Rank
+from sglang_hooks.hooks.manager import rank_of_scheduler
+from sglang_hooks.hooks.sender import end_and_purge, end_dropped, life_of
 from sidecar.model import ROOM_LIMIT
 
 WAITED_TOO_LONG = "Request waiting timeout reached."
@@ -43,7 +42,7 @@ class RefusalHooks:
     @contained(otherwise=None)
     def _end_unqueued(self, scheduler: Any, recv_req: Any) -> None:
         """Answered without coming to the queue, or coming there without its room (a session that does not exist)."""
-        room, rank = recv_req.bootstrap_room, _rank(scheduler)
+        room, rank = recv_req.bootstrap_room, rank_of_scheduler(scheduler)
         if rank is None or room == self._judged or not is_room(room):
             return
         if any(req.rid == recv_req.rid for req in scheduler.grammar_manager.grammar_queue):
@@ -60,7 +59,7 @@ class RefusalHooks:
 
     @contained(otherwise=None)
     def _end_refused(self, scheduler: Any, req: Any) -> None:
-        rank = _rank(scheduler)
+        rank = rank_of_scheduler(scheduler)
         if rank is None:
             return
         self._judged, self._reason = req.bootstrap_room, req.finished_reason or req.to_finish
@@ -82,26 +81,16 @@ class RefusalHooks:
 
     @contained(otherwise=())
     def _waiting(self, scheduler: Any) -> tuple[Any, ...]:
-        return () if _rank(scheduler) is None else tuple(scheduler.waiting_queue)
+        return () if rank_of_scheduler(scheduler) is None else tuple(scheduler.waiting_queue)
 
     @contained(otherwise=None)
     def _end_dropped(self, scheduler: Any, waiting: tuple[Any, ...]) -> None:
-        if len(waiting) == len(scheduler.waiting_queue):
-            return
-        kept = {id(req) for req in scheduler.waiting_queue}
-        for req in waiting:
-            if id(req) not in kept:
-                end_and_purge(req.disagg_kv_sender, WAITED_TOO_LONG, causes.UNAVAILABLE)
+        if len(waiting) != len(scheduler.waiting_queue):
+            end_dropped(waiting, scheduler, WAITED_TOO_LONG, causes.UNAVAILABLE)
 
 
 def is_room(room: Any) -> TypeGuard[int]:
     return isinstance(room, int) and 0 <= room < ROOM_LIMIT
-
-
-def _rank(scheduler: Any) -> Rank | None:
-    """None in the decode role, and in front of a manager that the plugin does not serve."""
-    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
-    return None if queue is None else rank_of(queue.kv_manager)
 
 
 def _said(reason: Any) -> tuple[str, int]:

@@ -11,12 +11,11 @@ from sglang_hooks import causes
 from sglang_hooks.compat import EngineParts
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.agreement import FAILED, EndingPoller, settle_verdict
-from sglang_hooks.hooks.manager import rank_of
+from sglang_hooks.hooks.manager import rank_of, rank_of_scheduler
 from sglang_hooks.hooks.parking import ABORTED, ParkingHooks, name_cause, name_life_cause
 from sglang_hooks.hooks.pipeline import PipelineHooks
-from sglang_hooks.hooks.sender import end_and_purge, life_of, nothing_was_sent
+from sglang_hooks.hooks.sender import end_dropped, life_of, nothing_was_sent
 from sglang_hooks.lives import Life
-from sglang_hooks.rank import Rank
 
 
 class SchedulerHooks:
@@ -37,7 +36,7 @@ class SchedulerHooks:
 
     @contained(otherwise=())
     def _waiting_matches(self, scheduler: Any, recv_req: Any) -> tuple[Any, ...]:
-        if _rank(scheduler) is None:
+        if rank_of_scheduler(scheduler) is None:
             return ()
         return tuple(req for req in scheduler.waiting_queue if _matches(req, recv_req))
 
@@ -45,7 +44,7 @@ class SchedulerHooks:
     def _name_cause(self, scheduler: Any, recv_req: Any) -> None:
         """Stock's queues for transfers call every abort a client's."""
         said = _said(recv_req)
-        if said[0] == ABORTED or _rank(scheduler) is None:
+        if said[0] == ABORTED or rank_of_scheduler(scheduler) is None:
             return
         for req in (*scheduler.disagg_prefill_bootstrap_queue.queue, *scheduler.disagg_prefill_inflight_queue):
             if _matches(req, recv_req):
@@ -55,18 +54,14 @@ class SchedulerHooks:
     def _end_dropped(self, scheduler: Any, waiting: Iterable[Any], recv_req: Any) -> None:
         """Stock has answered these clients and dropped the requests; up to 0.5.20 it leaves bootstrapped senders as
         they were."""
-        if not waiting:
-            return
-        kept = {id(req) for req in scheduler.waiting_queue}
-        for req in waiting:
-            if id(req) not in kept:
-                end_and_purge(req.disagg_kv_sender, *_said(recv_req))
+        if waiting:
+            end_dropped(waiting, scheduler, *_said(recv_req))
 
     @contained(otherwise=None)
     def _end_unsent_running(self, scheduler: Any, recv_req: Any) -> None:
         """A running request of which nothing was sent yet: its sender is ended now, so that its KV cannot leave
         after decode was told. Stock 0.5.18 only sets `to_finish`, computes on, and sends."""
-        rank = _rank(scheduler)
+        rank = rank_of_scheduler(scheduler)
         if rank is None:
             return
         inflight = {id(req) for req in scheduler.disagg_prefill_inflight_queue}
@@ -198,15 +193,9 @@ class SchedulerHooks:
 
     @contained(otherwise=None)
     def _report(self, result: Any, scheduler: Any) -> None:
-        rank = _rank(scheduler)
+        rank = rank_of_scheduler(scheduler)
         if rank is not None:
             result.internal_state["pd_sidecar"] = rank.report()
-
-
-def _rank(scheduler: Any) -> Rank | None:
-    """None in the decode role, and in front of a manager that the plugin does not serve."""
-    queue = getattr(scheduler, "disagg_prefill_bootstrap_queue", None)
-    return None if queue is None else rank_of(queue.kv_manager)
 
 
 def _matches(req: Any, recv_req: Any) -> bool:

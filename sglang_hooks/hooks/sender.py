@@ -1,7 +1,7 @@
 """Hooks on sglang's `CommonKVSender`: a life begins with it, and every end without Success passes through it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sglang_hooks import causes
@@ -134,6 +134,14 @@ def end_and_purge(sender: Any, cause: str, http_status: int) -> None:
         return
     rank.release(life, cause, http_status)
     drop_remains(rank, sender.kv_mgr, life)
+
+
+def end_dropped(waiting: Iterable[Any], scheduler: Any, cause: str, http_status: int) -> None:
+    """Those that have left the waiting queue without a word to their senders."""
+    kept = {id(req) for req in scheduler.waiting_queue}
+    for req in waiting:
+        if id(req) not in kept:
+            end_and_purge(req.disagg_kv_sender, cause, http_status)
 
 
 def drop_remains(rank: Rank, manager: Any, life: Life) -> None:

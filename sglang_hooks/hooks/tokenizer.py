@@ -21,10 +21,6 @@ from sidecar.model import PROTOCOL, TOKENIZER, Hello
 
 DOOR_ATTRIBUTE = "_pd_sidecar_door"
 
-BAD_REQUEST = 400
-SERVER_ERROR = 500
-CLIENT_LEFT = 499
-
 
 class TokenizerHooks:
     def __init__(self, *, settings: Settings, sglang: str, verdicts: dict[str, str]) -> None:
@@ -182,8 +178,8 @@ def _cause(error: BaseException) -> str:
 def _http_status(error: BaseException) -> int:
     """As sglang's routes answer it."""
     if not isinstance(error, Exception):
-        return CLIENT_LEFT
+        return causes.CLIENT_CLOSED_REQUEST
     if isinstance(error, ValueError):
-        return BAD_REQUEST
+        return causes.BAD_REQUEST
     status = getattr(error, "status_code", None)
-    return status if isinstance(status, int) else SERVER_ERROR
+    return status if isinstance(status, int) else causes.SERVER_ERROR

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sglang_hooks.causes import GENERIC
 from sglang_hooks.contain import FAULTS
-from sglang_hooks.decode.control import GENERIC
 from sglang_hooks.decode.half import NOBLOCK, DecodeHalf, PrefillLine
 from sglang_hooks.decode.side import DecodeSide
 from sglang_hooks.messages.values import Family
