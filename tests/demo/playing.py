@@ -18,7 +18,7 @@ from tests.demo.junk import JunkPlayed, junk
 from tests.demo.normal_traffic import ok
 from tests.demo.scenarios import p_killed
 from tests.demo.settings import Settings
-from tests.demo.stage import Played, Stage, normal_handshake_s
+from tests.demo.stage import Played, Scenario, Stage, normal_handshake_s
 from tests.pair.engine import Engine
 from tests.pair.progress import say
 from tests.pair.running import Pair, running_pair
@@ -38,10 +38,10 @@ class Shown:
 
 
 async def play_stock(settings: Settings) -> list[Measured]:
-    async with _launched(settings, plugin=False) as launching:
-        pair = await launching
+    async with AsyncExitStack() as outer:
+        pair, fatal = await _stock_pair(settings, outer)
         async with _client(settings, pair) as client:
-            stock = await measured(await play(settings, pair, client))
+            stock = await measured(fatal + await play(settings, pair, client, settings.survived_by_stock))
         if not settings.quick:
             (ends,) = await lethal(settings, pair)
             stock += ends
@@ -50,20 +50,32 @@ async def play_stock(settings: Settings) -> list[Measured]:
 
 
 async def play_both(settings: Settings) -> Shown:
-    async with AsyncExitStack() as outer, _launched(settings, plugin=False) as launching:
-        stock_pair = await launching
+    async with AsyncExitStack() as outer:
+        stock_pair, fatal = await _stock_pair(settings, outer)
         async with _client(settings, stock_pair) as client:
-            played = await play(settings, stock_pair, client)
+            played = fatal + await play(settings, stock_pair, client, settings.survived_by_stock)
             decode = None if settings.needs_decode_half else stock_pair.decode
             launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=decode))
             stock = await measured(played)
         our_pair = await launching_ours
         normal = await ok(stock_pair, our_pair, limit_s=settings.ok_limit_s, outputs=settings.outputs)
         async with _client(settings, our_pair) as client:
-            ours = await measured(await play(settings, our_pair, client, one_by_one=True))
+            ours = await measured(await play(settings, our_pair, client, settings.scenarios, one_by_one=True))
         stock_ends, our_ends = await lethal(settings, stock_pair, our_pair)
         _end_at_once(stock_pair, our_pair)
     return Shown(stock + stock_ends, ours + our_ends, normal)
+
+
+async def _stock_pair(settings: Settings, stack: AsyncExitStack) -> tuple[Pair, list[AnyPlayed]]:
+    """And what was played on a stock P before it, which computed nothing more after that. Its D is the pair's."""
+    if not settings.fatal_to_stock:
+        return await (await stack.enter_async_context(_launched(settings, plugin=False))), []
+    spent = await (await stack.enter_async_context(_launched(settings, plugin=False, with_router=False)))
+    stack.callback(spent.kill)
+    client = await stack.enter_async_context(_client(settings, spent))
+    launching = await stack.enter_async_context(_launched(settings, plugin=False, decode=spent.decode))
+    played = await play(settings, spent, client, settings.fatal_to_stock)
+    return await launching, played
 
 
 async def play_both_quickly(settings: Settings) -> Shown:
@@ -82,8 +94,8 @@ async def play_both_quickly(settings: Settings) -> Shown:
         launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=shared))
         stock_pair, our_pair = await launching, await launching_ours
         async with _client(settings, stock_pair) as client, _client(settings, our_pair) as our_client:
-            played = await play(settings, stock_pair, client)
-            ours = await measured(await play(settings, our_pair, our_client, one_by_one=True))
+            played = await play(settings, stock_pair, client, settings.scenarios)
+            ours = await measured(await play(settings, our_pair, our_client, settings.scenarios, one_by_one=True))
             stock = await measured(played)
         normal = await ok(stock_pair, our_pair, limit_s=settings.ok_limit_s, outputs=settings.outputs)
         _end_at_once(stock_pair, our_pair)
@@ -138,23 +150,27 @@ def _launched(
     *,
     plugin: bool,
     decode: Engine | None = None,
+    with_router: bool = True,
     laid_out: Callable[[Pair], None] = lambda _: None,
 ) -> AbstractAsyncContextManager["asyncio.Future[Pair]"]:
     name = "demo-pd-sidecar" if plugin else "demo-stock"
-    return in_background(running_pair(settings.pair(plugin=plugin), name, decode=decode, laid_out=laid_out))
+    spec = settings.pair(plugin=plugin, with_router=with_router)
+    return in_background(running_pair(spec, name, decode=decode, laid_out=laid_out))
 
 
 def _client(settings: Settings, pair: Pair) -> Client:
     return Client(pair, limit_s=settings.timeout_s + NEVER_S)
 
 
-async def play(settings: Settings, pair: Pair, client: Client, *, one_by_one: bool = False) -> list[AnyPlayed]:
+async def play(
+    settings: Settings, pair: Pair, client: Client, scenarios: Sequence[Scenario], *, one_by_one: bool = False
+) -> list[AnyPlayed]:
     """Stock's hangs overlap: nobody waits for D's answers in here, unless told to."""
     title = "pd-sidecar" if pair.spec.prefill.plugin else "stock"
     stage = Stage(pair, client, await normal_handshake_s(pair, client))
     say(f"{title}: a normal handshake takes {stage.normal_handshake_s:.3f} s")
     played: list[AnyPlayed] = []
-    for scenario in settings.scenarios:
+    for scenario in scenarios:
         one = await scenario(stage)
         if one_by_one:
             await asyncio.wait([owed.decode for owed in one.owed])

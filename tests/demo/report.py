@@ -10,6 +10,7 @@ from tests.demo.settings import Settings
 
 
 def as_json(settings: Settings, stock: Sequence[Measured], ours: Sequence[Measured], ok: Ok) -> dict[str, Any]:
+    stock_by_name = {one.name: one for one in stock}
     return {
         "sglang": settings.sglang,
         "backend": settings.backend,
@@ -17,8 +18,13 @@ def as_json(settings: Settings, stock: Sequence[Measured], ours: Sequence[Measur
         "pp": settings.pp,
         "waiting_timeout_s": settings.timeout_s,
         "scenarios": [
-            {"name": a.name, "requests": a.requests, "stock": _half(a), "pd_sidecar": _half(b)}
-            for a, b in zip(stock, ours, strict=True)
+            {
+                "name": one.name,
+                "requests": one.requests,
+                "stock": _half(stock_by_name[one.name]),
+                "pd_sidecar": _half(one),
+            }
+            for one in ours
         ],
         "ok": {"outputs_identical": ok.outputs_identical, "throughput_ratio": round(ok.throughput_ratio, 4)},
     }

@@ -73,13 +73,23 @@ class Settings:
         """Stock's D cannot be told: ours has the plugin too, and is a server of its own."""
         return not hears_prefill(self.sglang, self.backend)
 
-    def pair(self, *, plugin: bool) -> PairSpec:
+    @property
+    def fatal_to_stock(self) -> Sequence[Scenario]:
+        """A stock pipeline goes on computing what was aborted between chunks. When D then gives up, one stage drops it
+        while another waits to compute it, for good: such a P is spent."""
+        return (scenarios.abort_chunked,) if self.pp > 1 else ()
+
+    @property
+    def survived_by_stock(self) -> Sequence[Scenario]:
+        return [one for one in self.scenarios if one not in self.fatal_to_stock]
+
+    def pair(self, *, plugin: bool, with_router: bool = True) -> PairSpec:
         return PairSpec.of(
             sglang=self.sglang,
             backend=self.backend,
             tp=self.tp,
             plugin=plugin,
-            router=self.with_router,
+            router=self.with_router and with_router,
             timeout_s=self.timeout_s,
             # An idle scheduler takes a whole core by default. Where there are only two, the processes that answer
             # clients would wait for one, and the figures would say nothing about who told whom when.

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from tests.matrix.cells import Build
-from tests.pair.embedded import sidecar_pid
+from tests.pair.embedded import await_sidecar, sidecar_pid
 from tests.pair.engine import Engine
 from tests.pair.events import EventLog
 from tests.pair.ground import Ground, lay_ground
@@ -66,6 +66,8 @@ def launch(servers: Sequence[Server], model: Path) -> None:
             server.engine.launch(model)
         for server in servers:
             server.engine.wait_healthy()
+            if server.engine.side.starts_sidecar:
+                await_sidecar(server.ground.socket)
 
 
 def _server(backend: str, role: Role, build: Build, stack: ExitStack) -> Server:

@@ -10,6 +10,7 @@ from tests.pair.keeper import send
 from tests.pair.progress import say
 
 KILL_LIMIT_S = 5.0
+START_LIMIT_S = 30.0
 
 
 def sidecar_pid(path: Path) -> int | None:
@@ -22,6 +23,15 @@ def sidecar_pid(path: Path) -> int | None:
             return None
         pid, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid)
+
+
+def await_sidecar(path: Path) -> None:
+    """An engine says that it is healthy while its plugin still starts one. Raises TimeoutError, naming the place."""
+    until = time.monotonic() + START_LIMIT_S
+    while sidecar_pid(path) is None:
+        if time.monotonic() > until:
+            raise TimeoutError(f"no sidecar at {path} {START_LIMIT_S:.0f} s after its engine was ready")
+        time.sleep(0.1)
 
 
 def end_sidecar(path: Path, *, limit_s: float) -> None:

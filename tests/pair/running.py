@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.pair.embedded import sidecar_pid
+from tests.pair.embedded import await_sidecar, sidecar_pid
 from tests.pair.engine import Engine
 from tests.pair.events import EventLog
 from tests.pair.ground import Ground, lay_ground
@@ -97,6 +97,8 @@ def running_pair(
                     server.launch(model)
             for server in pair.servers:
                 server.wait_healthy()
+            if spec.prefill.starts_sidecar:
+                await_sidecar(pair.socket)
         try:
             yield pair
         finally:

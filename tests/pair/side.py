@@ -11,6 +11,7 @@ from tests.pair.paths import python_of
 Role = Literal["prefill", "decode"]
 SHIM = "pd_sidecar_shim"
 PLUGIN = "pd_sidecar"
+WITHOUT_SIDECAR = {"PD_SIDECAR_DISABLE", "PD_SIDECAR_EMBEDDED", "PD_SIDECAR_SOCKET"}
 NOT_INHERITED = ("SGLANG_", "PD_S", "PYTHON", "MC_", "GLOO_", "OMP_")
 
 
@@ -33,6 +34,11 @@ class Side:
     context_length: int = 131_072
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def starts_sidecar(self) -> bool:
+        """At the socket that its ground gave it."""
+        return self.plugin and self.role == "prefill" and not self.env.keys() & WITHOUT_SIDECAR
 
 
 @dataclass(frozen=True)
