@@ -1,5 +1,5 @@
 """`pd-sidecar` and `python -m sidecar`. Detaching comes before any import that takes time: the caller is a starting
-engine.
+engine. So does keeping: what keeps imports nothing that could fail.
 """
 
 import sys
@@ -8,11 +8,20 @@ from sidecar.detach import Caller, detach
 
 
 def main() -> None:
-    is_leaving = sys.argv[1:2] == ["run"] and "--detach" in sys.argv
-    caller = detach() if is_leaving else Caller()
+    caller = _caller() if sys.argv[1:2] == ["run"] else Caller()
     from sidecar.cli import main as run_command  # noqa: PLC0415 - see above
 
     run_command(caller)
+
+
+def _caller() -> Caller:
+    if "--detach" in sys.argv:
+        return detach()
+    if "--keep" in sys.argv:
+        from sidecar.keep import keep  # noqa: PLC0415 - nobody else needs it
+
+        return keep()
+    return Caller()
 
 
 if __name__ == "__main__":

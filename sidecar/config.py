@@ -2,6 +2,7 @@
 else.
 """
 
+import grp
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,6 +82,16 @@ def parse_admin(text: str) -> tuple[str, int] | None:
     if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65_536):
         raise ConfigError(f"--admin {text} is no address: use HOST:PORT or off")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def parse_group(text: str) -> int:
+    """A gid, or the name of a group of this host. Raises ConfigError."""
+    if text.isascii() and text.isdigit() and int(text) < 2**32:
+        return int(text)
+    try:
+        return grp.getgrnam(text).gr_gid
+    except (KeyError, ValueError):
+        raise ConfigError(f"--socket-group {text}: this host has no such group") from None
 
 
 def read_file(path: Path) -> dict[str, str]:

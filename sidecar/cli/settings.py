@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from sidecar.config import RELOADABLE, Config, checked, default_socket, parse_admin, read_file
+from sidecar.config import RELOADABLE, Config, checked, default_socket, parse_admin, parse_group, read_file
 from sidecar.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -30,7 +30,7 @@ def _use_file(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path
 _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--config", {"type": Path, "is_eager": True, "callback": _use_file, "help": "TOML; flag and environment win."}),
     ("--socket", {"type": Path, "help": "Unix socket for the ranks."}),
-    ("--socket-group", {"type": int, "help": "Admit this gid too."}),
+    ("--socket-group", {"type": parse_group, "metavar": "GROUP", "help": "Admit this group too: a name or a gid."}),
     ("--admin", {"default": "127.0.0.1:9464", "help": "HOST:PORT, or off."}),
     ("--log-level", {"default": "info"}),
     ("--log-file", {"type": Path, "help": "Bounded; default stderr."}),

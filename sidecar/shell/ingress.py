@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -10,6 +9,7 @@ from typing import Protocol, cast
 import structlog
 
 from sidecar.model import Refusal, Reply, Upward
+from sidecar.shell.credentials import Credentials, credentials_of
 from sidecar.shell.deaths import DeathWatch
 from sidecar.shell.rendezvous import Rendezvous
 from sidecar.wire.ingress import encode_all, upward_reader
@@ -19,9 +19,6 @@ WRITE_BUFFER_LIMIT_BYTES = 1024 * 1024
 """Replies that a reader may leave lying. A healthy one leaves none: the kernel's buffer alone takes thousands."""
 
 HELLO_LIMIT_S = 10.0
-
-_PEER = struct.Struct("3i")
-
 
 class Receiver(Protocol):
     def receive(self, stream: int, messages: Sequence[Upward]) -> None: ...
@@ -79,19 +76,20 @@ class IngressServer:
 
     # -- for the streams
 
-    def admit(self, stream: "_Stream", peer: tuple[int, int, int]) -> int | None:
+    def admit(self, stream: "_Stream", who: Credentials) -> int | None:
         """The stream's number, or None when it is not served."""
-        pid, uid, gid = peer
-        if uid not in (self._uid, 0) and (self._group is None or gid != self._group):
+        if who.uid not in (self._uid, 0) and self._group not in who.groups:
             self.junk["foreign_user"] += 1
-            structlog.get_logger("sidecar").warning("stream of another user refused", pid=pid, uid=uid, gid=gid)
+            structlog.get_logger("sidecar").warning(
+                "stream of another user refused", pid=who.pid, uid=who.uid, groups=sorted(who.groups)
+            )
             return None
         if len(self._streams) >= self._stream_limit:
             self.junk["too_many_streams"] += 1
             return None
         self.accepted += 1
         self._streams[self.accepted] = stream
-        self._deaths.know(self.accepted, pid)
+        self._deaths.know(self.accepted, who.pid)
         return self.accepted
 
     def receive(self, stream: int, messages: Sequence[Upward]) -> None:
@@ -117,7 +115,7 @@ class _Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._number = self._server.admit(self, _peer_of(transport))
+        self._number = self._server.admit(self, credentials_of(transport.get_extra_info("socket")))
         if self._number is None:
             self._transport.abort()
             return
@@ -157,10 +155,3 @@ class _Stream(asyncio.Protocol):
         if self._is_silent:
             self._server.junk["no_hello"] += 1
             self._transport.abort()
-
-
-def _peer_of(transport: asyncio.BaseTransport) -> tuple[int, int, int]:
-    """pid, uid and gid of whoever connected."""
-    connection = transport.get_extra_info("socket")
-    pid, uid, gid = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return pid, uid, gid

@@ -19,7 +19,7 @@ STRANGER, GROUP, OTHER_GROUP = 54_321, 54_322, 54_323
 
 SAY_HELLO = """
 import os, socket, sys
-os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[3]))
+os.setgroups([int(gid) for gid in sys.argv[6:]]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[3]))
 sys.path.insert(0, sys.argv[4])
 stream = socket.socket(socket.AF_UNIX)
 stream.settimeout(10)
@@ -34,10 +34,10 @@ except ConnectionError:
 """
 
 
-async def hello_of(place: Path, *, uid: int, gid: int) -> str:
+async def hello_of(place: Path, *, uid: int, gid: int, others: tuple[int, ...] = ()) -> str:
     said = encode(hello(f"p{uid}")).hex()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-S", "-c", SAY_HELLO, str(place), str(gid), str(uid), ".", said),
+        *(sys.executable, "-S", "-c", SAY_HELLO, str(place), str(gid), str(uid), ".", said, *map(str, others)),
         stdout=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(LIMIT_S):
@@ -69,6 +69,7 @@ async def test_a_group_is_let_in_and_no_other(place: Path) -> None:
     async with sidecar(place, "--admin", "off", "--socket-group", str(GROUP)):
         assert await hello_of(place, uid=STRANGER, gid=GROUP) == "welcome"
         assert await hello_of(place, uid=STRANGER, gid=OTHER_GROUP) == "not let near"
+        assert await hello_of(place, uid=STRANGER, gid=OTHER_GROUP, others=(GROUP,)) == "welcome"
         assert [modes(path) for path in (place.parent, place)] == [(0o750, GROUP), (0o660, GROUP)]
 
 
@@ -79,7 +80,7 @@ async def test_peer_credentials_count_where_the_modes_have_been_opened(place: Pa
         rank = await Rank.join(place)
         open_to_all(place)
 
-        assert await hello_of(place, uid=STRANGER, gid=GROUP) == "sent away"
+        assert await hello_of(place, uid=STRANGER, gid=GROUP, others=(OTHER_GROUP,)) == "sent away"
         rank.opened(1)
         await rank.accepted()
         await rank.leave()

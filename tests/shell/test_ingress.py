@@ -5,6 +5,7 @@ import pytest
 
 from sidecar.model import PROTOCOL, Accepted, Goodbye, Refusal, RoomOpened
 from sidecar.shell import ingress
+from sidecar.shell.credentials import Credentials
 from sidecar.shell.ingress import IngressServer
 from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode
 from tests.shell.scene import Rank, Service, decode, hello, ranks
@@ -139,12 +140,13 @@ class Listener:
 
 
 @pytest.mark.parametrize(
-    ("peer", "is_admitted"),
-    [((1, 1000, 1000), True), ((1, 0, 0), True), ((1, 1001, 1001), False), ((1, 1001, 77), True)],
-    ids=["own_user", "root", "other_user", "admitted_group"],
+    ("uid", "groups", "is_admitted"),
+    [(1000, {1000}, True), (0, {0}, True), (1001, {1001, 0}, False), (1001, {77}, True), (1001, {1001, 77}, True)],
+    ids=["own_user", "root", "other_user", "admitted_group", "admitted_supplementary_group"],
 )
-async def test_only_our_user_root_and_the_group_are_served(peer: tuple[int, int, int], is_admitted: bool) -> None:
+async def test_only_our_user_root_and_the_group_are_served(uid: int, groups: set[int], is_admitted: bool) -> None:
     server = IngressServer(Listener(), uid=1000, group=77)
+    who = Credentials(1, uid, frozenset(groups))
 
-    assert (server.admit(object(), peer) is not None) is is_admitted  # type: ignore[arg-type]
+    assert (server.admit(object(), who) is not None) is is_admitted  # type: ignore[arg-type]
     assert server.junk["foreign_user"] == (not is_admitted)

@@ -1,0 +1,170 @@
+"""`run --keep`, the process of a container: it outlives its workers, passes signals on, and its exit code is theirs."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from sidecar import app, keep
+from sidecar.cli import EXIT_CONFIG, EXIT_TAKEN
+from sidecar.model import DecodeEndpoint
+from tests.shell.scene import LIMIT_S, Rank, decode, free_port
+from tests.shell.test_process import exit_code, logged, rank_process, sidecar
+
+PLAIN = (sys.executable, "-m", "sidecar")
+SLOW = (sys.executable, "-c", "from sidecar import keep, __main__; keep.PAUSE_FIRST_S = 60; __main__.main()")
+"""Its first pause is longer than a test."""
+
+FIRST_OF_ITS_OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *PLAIN)
+
+
+@contextlib.asynccontextmanager
+async def kept(place: Path, *flags: str, command: Sequence[str] = PLAIN) -> AsyncIterator[Process]:
+    """Running and ready."""
+    process = await asyncio.create_subprocess_exec(
+        *(*command, "run", "--keep", "--socket", str(place), "--admin", "off", *flags), stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        await logged(process, "ready")
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.communicate()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def worker_of(process: Process) -> int:
+    (worker,) = children(process.pid)
+    return worker
+
+
+def test_both_mean_the_same_by_owed() -> None:
+    assert app.EXIT_OWED == keep.EXIT_OWED
+
+
+async def test_a_worker_that_dies_is_replaced_and_knows_what_it_knew(place: Path) -> None:
+    """The rank says all again to the next worker, which tells its death as the first one would have."""
+    with decode() as endpoint:
+        async with kept(place) as process, rank_process(place, endpoint.endpoint.port) as rank:
+            first = worker_of(process)
+            os.kill(first, signal.SIGKILL)
+            assert (await logged(process, "worker ended"))["exit_code"] == -signal.SIGKILL
+            await logged(process, "ready")
+            assert worker_of(process) != first
+            await until_streams(place)
+            rank.kill()
+
+            assert sorted([await endpoint.told(), await endpoint.told()]) == [[b"1", b"0", b"0"], [b"3", b"0", b"0"]]
+            process.terminate()
+            assert await exit_code(process) == app.EXIT_NOTHING_OWED
+
+
+async def until_streams(place: Path) -> None:
+    """Until a stream that was not ours alone is open at the socket."""
+    async with asyncio.timeout(LIMIT_S):
+        while connected(place) < 1:  # noqa: ASYNC110 - the kernel's table is all there is to look at
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0)
+
+
+def connected(place: Path) -> int:
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return sum(line.endswith(str(place)) and line.split()[5] == "03" for line in lines)
+
+
+async def test_ended_as_a_native_sidecar_it_has_told_of_the_engines_death(place: Path) -> None:
+    """kubelet ends the engine first and the sidecar after it: what the engine left is told before we are gone."""
+    with decode() as endpoint:
+        async with kept(place) as process, rank_process(place, endpoint.endpoint.port) as rank:
+            rank.kill()
+            await rank.wait()
+            process.terminate()
+
+            assert await exit_code(process) == app.EXIT_NOTHING_OWED
+            assert sorted([await endpoint.told(), await endpoint.told()]) == [[b"1", b"0", b"0"], [b"3", b"0", b"0"]]
+            assert not place.exists()  # noqa: ASYNC240 - nothing else runs
+
+
+async def test_the_exit_code_says_that_something_is_owed(place: Path) -> None:
+    async with kept(place, "--grace-s", "0.1") as process:
+        rank = await Rank.join(place)
+        rank.opened(1)
+        rank.handshake(1, DecodeEndpoint("127.0.0.1", free_port()))
+        rank.failed(1)
+        await rank.accepted()
+        process.terminate()
+
+        assert await exit_code(process) == app.EXIT_OWED
+        await rank.leave()
+
+
+async def test_nobody_knows_what_a_killed_worker_owed(place: Path) -> None:
+    async with kept(place, command=SLOW) as process:
+        os.kill(worker_of(process), signal.SIGKILL)
+        await logged(process, "worker ended")
+        process.terminate()
+
+        assert await exit_code(process) == keep.EXIT_OWED
+
+
+async def test_workers_go_when_their_keeper_is_killed(place: Path) -> None:
+    """A stray worker would keep the socket from the next one."""
+    async with kept(place) as process:
+        process.kill()
+        await logged(process, "ending")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [(("--admin", "nowhere"), EXIT_CONFIG), (("--idle-exit-s", "1"), EXIT_CONFIG), (("--detach",), EXIT_CONFIG)],
+    ids=["wrong_setting", "idle_exit", "detach"],
+)
+async def test_what_cannot_work_ends_it_at_once(place: Path, flags: tuple[str, ...], code: int) -> None:
+    """In place of a container that looks alive and serves nobody."""
+    process = await asyncio.create_subprocess_exec(
+        *(*PLAIN, "run", "--keep", "--socket", str(place), *flags), stderr=asyncio.subprocess.PIPE
+    )
+
+    assert await exit_code(process) == code
+
+
+async def test_a_taken_socket_ends_it_at_once(place: Path) -> None:
+    async with sidecar(place, "--admin", "off"):
+        process = await asyncio.create_subprocess_exec(
+            *(*PLAIN, "run", "--keep", "--socket", str(place), "--admin", "off"), stderr=asyncio.subprocess.PIPE
+        )
+
+        assert await exit_code(process) == EXIT_TAKEN
+
+
+async def test_sighup_is_the_workers(place: Path) -> None:
+    async with kept(place) as process:
+        process.send_signal(signal.SIGHUP)
+
+        await logged(process, "settings reread")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")
+async def test_as_the_first_process_of_its_namespace_it_reaps_and_can_be_ended(place: Path) -> None:
+    async with kept(place, command=FIRST_OF_ITS_OWN) as process:
+        keeper = worker_of(process)
+        before = children(keeper)
+        orphan = ("nsenter", f"--target={keeper}", "--pid", "sh", "-c", "sleep 0.01 & echo $!")
+        await (await asyncio.create_subprocess_exec(*orphan, stdout=asyncio.subprocess.DEVNULL)).wait()
+        async with asyncio.timeout(LIMIT_S):
+            while children(keeper) != before:  # noqa: ASYNC110 - it is nobody's child: there is nothing to wait on
+                await asyncio.sleep(0.01)
+        os.kill(keeper, signal.SIGTERM)
+
+        await logged(process, "ending")
+        assert await exit_code(process) == app.EXIT_NOTHING_OWED
