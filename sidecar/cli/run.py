@@ -26,7 +26,9 @@ def run(ctx: click.Context, /, detach: bool, keep: bool, **_: Any) -> None:
     caller: Caller = ctx.obj
     settings = effective(ctx)
     if keep and (detach or settings.idle_exit_s):
-        raise ConfigError("--keep goes with neither --detach nor --idle-exit-s: it is there for as long as its container")
+        raise ConfigError(
+            "--keep goes with neither --detach nor --idle-exit-s: it is there for as long as its container"
+        )
     # A detached one is its caller's child in the environment only: what it told systemd would be said of the engine.
     supervision = Supervision() if detach else read_supervision(os.environ, pid=os.getpid())
     if not sys.stderr.isatty():

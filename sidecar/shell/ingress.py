@@ -1,7 +1,6 @@
 """The unix-stream side: rank processes connect, each stream is read by itself, and a bad one costs only itself."""
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -19,6 +18,7 @@ WRITE_BUFFER_LIMIT_BYTES = 1024 * 1024
 """Replies that a reader may leave lying. A healthy one leaves none: the kernel's buffer alone takes thousands."""
 
 HELLO_LIMIT_S = 10.0
+
 
 class Receiver(Protocol):
     def receive(self, stream: int, messages: Sequence[Upward]) -> None: ...
