@@ -1,5 +1,6 @@
 """The rules and the dashboard agree with the collector, and each alert with its runbook."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.monitoring.rules import (
 )
 from tests.monitoring.tools import tool
 
+DOCS = REPO / "docs"
 PROMTOOL_LIMIT_S = 60
 SECTIONS = ("## What it means", "## Who is affected", "## How to look", "## What to do")
 
@@ -97,8 +99,22 @@ def test_an_alert_names_its_page_and_the_page_says_what_to_do(alert: Rule) -> No
     assert f"\n`{alert.severity}`" in text
 
 
+def test_the_list_of_alerts_is_whole_and_in_order() -> None:
+    listed = re.findall(r"^\| \[(\w+)\]\(runbooks/(\w+)\.md\) \| (\w+) \|", (DOCS / "monitoring.md").read_text(), re.M)
+
+    assert listed == [(alert.name, alert.name, alert.severity) for alert in alerts()]
+
+
+def test_links_in_these_pages_lead_somewhere() -> None:
+    pages = [*RUNBOOKS.glob("*.md"), *(DOCS / name for name in ("monitoring.md", "metrics.md", "settings.md"))]
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#]+)", page.read_text())]
+
+    assert len(links) > len(pages)
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
 def test_every_metric_is_on_its_page() -> None:
-    page = (REPO / "docs" / "metrics.md").read_text()
+    page = (DOCS / "metrics.md").read_text()
     missing = [shown_name(metric) for metric in families() if f"| `{shown_name(metric)}` |" not in page]
 
     assert missing == []
@@ -106,7 +122,7 @@ def test_every_metric_is_on_its_page() -> None:
 
 def test_pages_name_no_metric_that_there_is_not(samples: set[str]) -> None:
     shown = {shown_name(metric) for metric in families()}
-    pages = [*RUNBOOKS.glob("*.md"), REPO / "docs" / "monitoring.md"]
+    pages = [*RUNBOOKS.glob("*.md"), DOCS / "monitoring.md"]
     unknown = {
         (page.name, name)
         for page in pages
