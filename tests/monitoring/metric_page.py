@@ -25,6 +25,9 @@ What to watch and what to do about it: [monitoring](monitoring.md).
 |---|---|---|---|---|
 """
 
+ENDINGS = {"counter": "_total", "info": "_info"}
+"""By type, what the exposition adds to a name."""
+
 IN_USE = {"engine_type": (*ENGINE_TYPES, OTHER), "backend": (*BACKENDS, OTHER)}
 """Labels that take one of these values for each rank."""
 
@@ -52,7 +55,7 @@ def names(metric: Metric) -> set[str]:
 
 
 def shown_name(metric: Metric) -> str:
-    return f"{metric.name}{ {'counter': '_total', 'info': '_info'}.get(metric.type, '') }"
+    return metric.name + ENDINGS.get(metric.type, "")
 
 
 def _row(metric: Metric, behind: list[tuple[Rule, set[str]]]) -> str:

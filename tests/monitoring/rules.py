@@ -17,6 +17,8 @@ RULE_FILES = (PROMETHEUS / "rules.yml", PROMETHEUS / "alerts.yml")
 NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 STRING = re.compile(r'"[^"]*"')
 OURS = "pd_sidecar_"
+LEVELS = ("host:", "instance:")
+"""How recording rules begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def _rule(said: dict[str, object]) -> Rule:
         is_alert="alert" in said,
         severity=labels.get("severity", ""),
         summary=notes.get("summary", ""),
-        runbook=notes.get("runbook", ""),
+        runbook=notes.get("runbook_url", ""),
     )
 
 
@@ -61,9 +63,7 @@ def recorded() -> list[Rule]:
 
 def names_in(expression: str) -> set[str]:
     """Metrics of ours and of the recording rules that the expression reads."""
-    return {
-        name for name in NAME.findall(STRING.sub("", expression)) if name.startswith(OURS) or f":{OURS}" in f"{name}"
-    }
+    return {name for name in NAME.findall(STRING.sub("", expression)) if name.startswith((OURS, *LEVELS))}
 
 
 def metrics_behind(rule: Rule) -> set[str]:

@@ -9,11 +9,13 @@ import subprocess
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from tests.pair.paths import build_dir
 from tests.pair.progress import run_logged, step
 
 PACKAGE = "prometheus"
+WANTED = ("./usr/bin/prometheus", "./usr/bin/promtool")
 STEP_LIMIT_S = 300
 
 
@@ -30,27 +32,28 @@ def tool(name: str) -> Path:
 
 def _unpack() -> None:
     """Whoever else unpacks meanwhile unpacks the same."""
-    build_dir().mkdir(parents=True, exist_ok=True)
+    (build_dir() / PACKAGE).mkdir(parents=True, exist_ok=True)
     with step(f"system package {PACKAGE}, unpacked"), tempfile.TemporaryDirectory(dir=build_dir()) as name:
         folder = Path(name)
-        archive = folder / "archive.tar"
-        with archive.open("wb") as written:
-            subprocess.run(["dpkg-deb", "--fsys-tarfile", _download(folder)], stdout=written, check=True)
-        with tarfile.open(archive) as members:
-            for tool_name in ("prometheus", "promtool"):
-                _place(members, tool_name, folder)
+        command = ["dpkg-deb", "--fsys-tarfile", _download(folder)]
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE) as process,
+            tarfile.open(fileobj=process.stdout, mode="r|") as members,
+        ):
+            for member in members:
+                if member.name in WANTED:
+                    _place(members.extractfile(member), folder / Path(member.name).name)
+    missing = [name for name in WANTED if not (build_dir() / PACKAGE / Path(name).name).exists()]
+    if missing:
+        raise RuntimeError(f"the system package {PACKAGE} has no {' and no '.join(missing)}")
 
 
-def _place(members: tarfile.TarFile, name: str, folder: Path) -> None:
-    read = members.extractfile(f"./usr/bin/{name}")
+def _place(read: IO[bytes] | None, written: Path) -> None:
     assert read is not None
-    written = folder / name
     with read, written.open("wb") as to:
         shutil.copyfileobj(read, to)
     written.chmod(0o755)
-    target = build_dir() / PACKAGE / name
-    target.parent.mkdir(exist_ok=True)
-    written.replace(target)
+    written.replace(build_dir() / PACKAGE / written.name)
 
 
 def _download(folder: Path) -> Path:
