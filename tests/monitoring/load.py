@@ -27,6 +27,7 @@ from sidecar.model import (
     RoomRefused,
     TerminalStatus,
 )
+from tests.pair.paths import REPO
 from tests.shell.scene import Decode, Rank, free_port, hello
 
 PACE_S = 0.1
@@ -210,7 +211,7 @@ async def doomed(socket: Path) -> None:
 @contextmanager
 def load(socket: Path) -> Iterator[None]:
     """Played meanwhile, by another process."""
-    process = subprocess.Popen([sys.executable, "-m", "tests.monitoring.load", str(socket)])
+    process = subprocess.Popen([sys.executable, "-m", "tests.monitoring.load", str(socket)], cwd=REPO)
     try:
         yield
         assert process.poll() is None, "the load ended by itself"
