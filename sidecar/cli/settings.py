@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from sidecar.config import RELOADABLE, Config, checked, default_socket, parse_admin, parse_group, read_file
+from sidecar.config import LOG_LEVELS, RELOADABLE, Config, checked, default_socket, parse_admin, parse_group, read_file
 from sidecar.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,13 +32,13 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--socket", {"type": Path, "help": "Unix socket for the ranks."}),
     ("--socket-group", {"type": parse_group, "metavar": "GROUP", "help": "Admit this group too: a name or a gid."}),
     ("--admin", {"default": "127.0.0.1:9464", "help": "HOST:PORT, or off."}),
-    ("--log-level", {"default": "info"}),
+    ("--log-level", {"default": "info", "help": f"One of {', '.join(LOG_LEVELS)}."}),
     ("--log-file", {"type": Path, "help": "Bounded; default stderr."}),
-    ("--record-limit", {"type": int, "default": 4096}),
-    ("--settle-after-s", {"type": float, "default": 5.0}),
-    ("--idle-exit-s", {"type": float, "default": 0.0}),
-    ("--idle-close-s", {"type": float, "default": 600.0}),
-    ("--grace-s", {"type": float, "default": 5.0}),
+    ("--record-limit", {"type": int, "default": 4096, "help": "Terminal records kept, 1 to 1000000."}),
+    ("--settle-after-s", {"type": float, "default": 5.0, "help": "A hand-off settles on a connection up so long."}),
+    ("--idle-exit-s", {"type": float, "default": 0.0, "help": "End after so long without ranks and debts; 0: never."}),
+    ("--idle-close-s", {"type": float, "default": 600.0, "help": "Close connections to decode unused for so long."}),
+    ("--grace-s", {"type": float, "default": 5.0, "help": "When told to end, deliver what is owed for so long."}),
     ("--decode-sglang", {"help": "Oldest version that decode engines run, e.g. 0.5.20."}),
 )
 

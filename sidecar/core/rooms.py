@@ -63,6 +63,10 @@ class RoomTable:
         return len(self._records)
 
     @property
+    def record_limit(self) -> int:
+        return self._limits.records
+
+    @property
     def tombstones(self) -> int:
         return len(self._tombstones)
 

@@ -44,6 +44,20 @@ RANK_NUMBERS = 4096
 FOUND = "found"
 MISSING = "missing"
 
+WRITTEN_ELSEWHERE = {
+    "streams_refused": (
+        *("foreign_user", "implausible_hello", "malformed", "no_hello", "protocol", "replaced"),
+        *("second_hello", "slow_reader", "too_many_streams"),
+    ),
+    "rooms_dropped": ("early", "left", "limit"),
+    "connections_closed": ("idle", "limit"),
+    "push_failures": ("closed", "handshake_failed", "lookup", "open", "other", "retried", "send"),
+    "http_connections_cut": ("limit", "time"),
+}
+"""Values of a label that other modules write as literals. Each is there from the start, as 0: to Prometheus a counter
+that comes later begins with its first value, so it sees no increase in the first event, often the only one.
+"""
+
 
 class Counted(Struct, frozen=True, kw_only=True):
     """Counters and gauges that are not the core's."""
@@ -100,6 +114,7 @@ class SidecarCollector(Collector):
         yield _gauge("rooms_open", "Lives that have not ended.", rooms.open_rooms)
         yield _by_label("rooms_dropped", "Open lives forgotten.", "reason", stats.open_rooms_dropped)
         yield _gauge("records", "Terminal records held.", rooms.records)
+        yield _gauge("records_limit", "Terminal records that may be held.", rooms.record_limit)
         yield _counter("records_expired", "Terminal records past decode's own timeout.", stats.records_expired)
         yield _counter("records_evicted_early", "Terminal records pushed out.", stats.records_evicted_early)
         yield _gauge("tombstones", "Evicted records of which the number and expiry are kept.", rooms.tombstones)
@@ -181,7 +196,7 @@ class SidecarCollector(Collector):
         yield _counter("log_lines_suppressed", "Lines over the rate of their event.", counted.repeats.suppressed)
         visitors = counted.visitors()
         yield _gauge("http_connections", "HTTP connections open.", len(visitors) if visitors else 0)
-        sent_away = {"limit": 0, "time": 0, **(visitors.sent_away if visitors else {})}
+        sent_away = visitors.sent_away if visitors else {}
         yield _by_label("http_connections_cut", "HTTP connections ended by a bound.", "reason", sent_away)
 
 
@@ -211,7 +226,8 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _by_label(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=(label,))
-    for value, number in sorted(values.items()):
+    known = dict.fromkeys(WRITTEN_ELSEWHERE.get(name, ()), 0)
+    for value, number in sorted({**known, **values}.items()):
         family.add_metric((value,), number)
     return family
 

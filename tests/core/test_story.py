@@ -257,6 +257,7 @@ def test_a_smaller_table_of_records_evicts_the_oldest_at_once() -> None:
     changed(scene, rooms=RoomLimits(records=1))
 
     assert (scene.notifier.rooms.records, scene.notifier.rooms.tombstones) == (1, 2)
+    assert scene.notifier.rooms.record_limit == 1
     scene.handshake(1, 1, E1)
     assert scene.told() == [(E1, 1)]
 
