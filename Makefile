@@ -82,10 +82,10 @@ release: $(VENV)/.release
 	@echo "== wheel, sdist and SBOM into build/dist"
 	mkdir -p build && rm -rf build/dist build/release-venv
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir build/dist . > build/release.log
-	$(PYTHON) -m venv build/release-venv
-	wheel=$$(echo build/dist/*.whl) && build/release-venv/bin/python -m pip install --quiet --disable-pip-version-check "$$wheel[service,otel]"
+	$(PYTHON) -m venv --without-pip build/release-venv
+	wheel=$$(echo build/dist/*.whl) && $(BIN)/python -m pip --python build/release-venv/bin/python install --quiet --disable-pip-version-check "$$wheel[service,otel]"
 	$(BIN)/python -m cyclonedx_py environment build/release-venv/bin/python --pyproject pyproject.toml --mc-type application \
-	  --output-reproducible --output-format JSON --output-file build/dist/pd-sidecar.cdx.json
+	  --short-PURLs --output-reproducible --output-format JSON --output-file build/dist/pd-sidecar.cdx.json
 	cd build/dist && sha256sum *.whl *.tar.gz *.json | tee SHA256SUMS
 
 bench: $(VENV)/.stamp

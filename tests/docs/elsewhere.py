@@ -4,17 +4,18 @@ A command of the docs is executed in a sandbox, or it stands here. Patterns are 
 """
 
 CI = ".ci/run"
+RELEASE = "tests/e2e/test_release.py"
 
 ELSEWHERE: dict[str, str] = {
     # What CI runs: the line stands in that file.
     "make test": CI,
     "make e2e": CI,
     # What a test runs: file::function.
-    "make release": "tests/e2e/test_release.py::test_the_release_is_what_is_built_from_the_commit",
-    "pip install pd-sidecar": "tests/e2e/test_release.py::test_into_an_engine_the_base_adds_itself_and_nothing_else",
-    "pip install 'pd-sidecar[[]service[]]'": "tests/e2e/test_release.py::test_the_service_adds_one_package_to_an_engine",
-    "pip install 'pd-sidecar[[]service,otel[]]'": "tests/e2e/test_release.py::test_the_release_is_what_is_built_from_the_commit",
-    "pip uninstall pd-sidecar": "tests/e2e/test_release.py::test_the_base_works_without_the_service_and_goes_without_a_trace",
+    "make release": f"{RELEASE}::test_the_release_is_what_is_built_from_the_commit",
+    "pip install pd-sidecar": f"{RELEASE}::test_into_an_engine_the_base_adds_itself_and_nothing_else",
+    "pip install 'pd-sidecar[[]service]'": f"{RELEASE}::test_the_service_adds_one_package_to_an_engine",
+    "pip install 'pd-sidecar[[]service,otel]'": f"{RELEASE}::test_tracing_adds_only_what_sglangs_own_extra_does",
+    "pip uninstall pd-sidecar": f"{RELEASE}::test_the_base_works_without_the_service_and_goes_without_a_trace",
     "pd-sidecar run *": "tests/shell/test_process.py::sidecar",
     "pd-sidecar status --watch*": "tests/shell/test_cli.py::test_watch_goes_on_until_it_is_interrupted",
     "python -m tests.pair *": "tests/e2e/test_ends.py::pair",

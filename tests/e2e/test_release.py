@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair.paths import REPO
+from tests.pair.paths import REPO, venv_dir
 from tests.pair.venvs import ensure_venv
 from tests.release.tracked import VERSION
 
@@ -40,14 +40,16 @@ def test_the_release_is_what_is_built_from_the_commit(wheel: Path) -> None:
     sums = dict(reversed(line.split()) for line in (DIST / "SHA256SUMS").read_text().splitlines())
     files = [path for path in DIST.iterdir() if path.name != "SHA256SUMS"]
     assert sums == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    bill = json.loads((DIST / "pd-sidecar.cdx.json").read_text())
+    text = (DIST / "pd-sidecar.cdx.json").read_text()
+    bill = json.loads(text)
     parts = {part["name"]: part for part in bill["components"]}
 
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "pd-sidecar"
     assert {"msgspec", "aiohttp", "pyzmq", "uvloop", "structlog", "opentelemetry-sdk"} <= set(parts)
-    assert all(part["purl"] == f"pkg:pypi/{name}@{part['version']}" for name, part in parts.items() if "purl" in part)
-    assert not {"torch", "sglang"} & set(parts)
+    assert all(part["purl"] == f"pkg:pypi/{name.lower()}@{part['version']}" for name, part in parts.items() if "purl" in part)
+    assert not {"torch", "sglang", "pip"} & set(parts)
+    assert "file:" not in text, "no path of the machine that built it"
 
 
 def test_the_wheel_serves_from_a_venv_of_its_own(wheel: Path) -> None:
@@ -85,10 +87,14 @@ def test_the_base_works_without_the_service_and_goes_without_a_trace(wheel: Path
 
 @pytest.fixture(scope="module")
 def engine_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of a venv in which pip finds every package of an engine's, without this project. Only what pip reads is
-    there, so nothing that it does can reach the engine's own."""
-    engine = ensure_venv("0.5.18")
-    [packages] = (engine.parents[1] / "lib").glob("python3*/site-packages")
+    """The python of a venv in which pip finds every package of an engine's, without this project.
+
+    Only what pip reads is there, so nothing that it does can reach the engine's own.
+    """
+    engine = venv_dir("0.5.18")
+    if not (engine / "engine.stamp").exists():
+        ensure_venv("0.5.18")
+    [packages] = (engine / "lib").glob("python3*/site-packages")
     home = tmp_path_factory.mktemp("engine-like") / "venv"
     run(sys.executable, "-m", "venv", home)
     [place] = (home / "lib").glob("python3*/site-packages")

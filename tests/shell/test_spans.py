@@ -114,13 +114,14 @@ async def test_a_success_is_a_span_too_and_no_error() -> None:
     scene = traced.scene
     scene.opened(7, 1)
     scene.handshake(7, 1, E1)
+    scene.advance(1.0)
     told = scene.succeeded(7, 1)
     traced.spans.taken(scene.streams["p"], [told])
 
     [span] = traced.gather()
     assert span.status.status_code is StatusCode.UNSET
     assert (span.attributes or {})["pd_sidecar.state"] == "succeeded"
-    assert events(span)[-1] == (0.0, "the transfer succeeded")
+    assert events(span)[-1] == (1.0, "the transfer succeeded")
     traced.spans.taken(scene.streams["p"], [scene.succeeded(7, 1)])
     assert traced.gather() == [], "said again, it is no second end"
 
