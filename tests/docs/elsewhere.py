@@ -28,13 +28,12 @@ ELSEWHERE: dict[str, str] = {
     "make machines": "by hand: 20 minutes; tests/core runs the same machines for less long",
     "make orders": "by hand: 10 minutes; tests/orders runs a twentieth of them",
     "make fmt": "by hand: it rewrites the sources; make test checks the same",
-    "git clone *": "by hand: the repository's address is where you found it",
 }
 
 BY_HAND = "by hand: "
 """There are few of these, and there is a reason for each."""
 
-RUN_HERE = ("pd-sidecar", "curl", "kill", "python", "export")
+RUN_HERE = ("pd-sidecar", "curl", "kill")
 """Programs that a command is executed with in the sandbox. Whatever else the docs tell people to type has to be listed
 above: nothing else is run on the word of a document.
 """

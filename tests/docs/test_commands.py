@@ -2,7 +2,6 @@
 
 import asyncio
 import fnmatch
-import os
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from tests.docs.markdown import Block, Page, commands, output
 from tests.docs.pages import pages
 from tests.pair.paths import REPO
 from tests.shell.conftest import place  # noqa: F401 - a fixture
-from tests.shell.scene import LIMIT_S, Rank, decode, free_port
+from tests.shell.scene import Rank, decode, free_port
 from tests.shell.test_process import sidecar
 
 COMMAND_LANGUAGES = ("sh", "console")
@@ -60,10 +59,9 @@ class Stage:
 @pytest_asyncio.fixture
 async def stage(place: Path, tmp_path: Path) -> AsyncIterator[Stage]:  # noqa: F811 - the fixture
     (tmp_path / "bin").mkdir()
-    for name, arguments in (("pd-sidecar", "-m sidecar"), ("python", "")):
-        shim = tmp_path / "bin" / name
-        shim.write_text(f'#!/bin/sh\nexec env PYTHONPATH={REPO} "{sys.executable}" {arguments} "$@"\n')
-        shim.chmod(0o755)
+    shim = tmp_path / "bin" / "pd-sidecar"
+    shim.write_text(f'#!/bin/sh\nexec env PYTHONPATH={REPO} "{sys.executable}" -m sidecar "$@"\n')
+    shim.chmod(0o755)
     admin = f"127.0.0.1:{free_port()}"
     with decode() as waiting:
         async with sidecar(place, "--admin", admin) as process:
@@ -86,7 +84,9 @@ def pattern_of(command: str) -> str | None:
 
 
 def is_run_here(command: str) -> bool:
-    return command.split(maxsplit=1)[0] in RUN_HERE and ("curl" not in command or ADMIN_IN_DOCS in command)
+    """One program, and curl only to the sidecar."""
+    program = command.split(maxsplit=1)[0]
+    return program in RUN_HERE and not set(command) & set(";&|`$<>") and (program != "curl" or ADMIN_IN_DOCS in command)
 
 
 def test_a_command_is_executed_or_listed() -> None:
@@ -99,21 +99,25 @@ def test_a_command_is_executed_or_listed() -> None:
 
 
 async def test_what_is_executed_works(stage: Stage) -> None:
+    ended: dict[str, subprocess.CompletedProcess[str]] = {}
     failed = []
     for block, command in all_commands():
-        if pattern_of(command) is not None or shutil.which(command.split()[0], path=stage.path) is None:
+        if pattern_of(command) is not None or not is_run_here(command):
+            continue
+        if shutil.which(command.split(maxsplit=1)[0], path=stage.path) is None:
             continue  # a clean machine may be without curl
-        ended = await asyncio.to_thread(stage.run, command)
-        if ended.returncode not in NOT_QUITE_OURS.get(command, (0,)):
-            failed.append(f"{block.place}: {command}: exit code {ended.returncode}: {ended.stderr}")
-        elif block.language == "console" and (shown := output(block)) and shape(shown) != shape(ended.stdout.strip()):
-            failed.append(f"{block.place}: {command} prints\n{ended.stdout}")
+        if command not in ended:
+            ended[command] = await asyncio.to_thread(stage.run, command)
+        if ended[command].returncode not in NOT_QUITE_OURS.get(command, (0,)):
+            failed.append(f"{block.place}: {command}: {ended[command]}")
+        elif block.language == "console" and (shown := output(block)) and shape(shown) != shape(ended[command].stdout):
+            failed.append(f"{block.place}: {command} prints\n{ended[command].stdout}")
     assert failed == []
 
 
 def shape(text: str) -> str:
     """Without what differs from one run to the next."""
-    return re.sub(r"\b[0-9a-f]{8,}\b|\d+(\.\d+)?", "N", re.sub(r" +", " ", text))
+    return re.sub(r"\b[0-9a-f]{8,}\b|\d+(\.\d+)?", "N", re.sub(r" +", " ", text.strip()))
 
 
 def test_what_is_run_elsewhere_is_run_there() -> None:
@@ -145,9 +149,3 @@ def test_what_nobody_runs_is_found() -> None:
         "curl elsewhere",
     ]
     assert output(page.blocks[1]) == "no"
-
-
-def test_the_sandbox_has_limits() -> None:
-    assert LIMIT_S < 60
-    assert "sudo" not in RUN_HERE
-    assert os.sep not in "".join(RUN_HERE)
