@@ -42,18 +42,20 @@ def tracing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return module
 
 
-def at_a_scheduler(tracing: Any, headers: dict[str, str]) -> Any:
-    """A request whose context has gone from the tokenizer process to a scheduler."""
+def said_at_a_scheduler(tracing: Any, headers: dict[str, str]) -> str:
+    """Of a request whose context has gone from the tokenizer process to a scheduler."""
     begun = tracing.TraceReqContext("rid", 7, "prefill", "request", external_trace_header=headers)
     begun.trace_req_start()
     arrived = tracing.TraceReqContext.__new__(tracing.TraceReqContext)
     arrived.__setstate__(begun.__getstate__())
-    begun.trace_req_finish()
-    return SimpleNamespace(time_stats=SimpleNamespace(trace_ctx=arrived))
+    said = traceparent_of(SimpleNamespace(time_stats=SimpleNamespace(trace_ctx=arrived)))
+    for context in (begun, arrived):
+        context.tracing_enable = False  # else its `__del__` goes on with spans, and imports what is not here
+    return said
 
 
 def test_it_continues_the_clients_trace_below_sglangs_own_span(tracing: Any) -> None:
-    said = traceparent_of(at_a_scheduler(tracing, {"traceparent": f"00-{CLIENTS_TRACE}-{CLIENTS_SPAN}-01"}))
+    said = said_at_a_scheduler(tracing, {"traceparent": f"00-{CLIENTS_TRACE}-{CLIENTS_SPAN}-01"})
 
     version, trace, span, flags = said.split("-")
     assert (version, trace, flags) == ("00", CLIENTS_TRACE, "01")
@@ -62,7 +64,7 @@ def test_it_continues_the_clients_trace_below_sglangs_own_span(tracing: Any) -> 
 
 
 def test_a_client_without_a_trace_is_in_sglangs(tracing: Any) -> None:
-    assert len(traceparent_of(at_a_scheduler(tracing, {}))) == 55
+    assert len(said_at_a_scheduler(tracing, {})) == 55
 
 
 def test_a_request_that_is_not_traced_has_none(tracing: Any) -> None:
