@@ -54,7 +54,7 @@ class Door:
         self.counts = DoorCounts()
         self.lock = threading.Lock()
         self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
-        self.emitter.complaints.leaves_absence_to_others = True  # it is for the ranks to start one, and to complain
+        self.emitter.complaints.leaves_absence_to_others = True  # a rank complains if none can be started
         self.last_seq = 0
         self._hello = structs.replace(hello, hears_refusals=True)
         self._record_ttl_s = record_ttl_s

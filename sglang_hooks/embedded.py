@@ -11,8 +11,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from sglang_hooks.settings import Settings
 
 NEEDED_MODULES = ("uvloop", "zmq", "aiohttp", "click", "prometheus_client", "structlog")
 START_LIMIT_S = 20.0
@@ -25,7 +27,8 @@ UNWANTED_VARIABLES = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONPATH")
 
 
 class EmbeddedStart:
-    """Tries to start a sidecar at `socket`, with a growing pause between tries. One rank of a host tries at a time."""
+    """Tries to start a sidecar at `socket`, with a growing pause between tries. One process of a host tries at a
+    time."""
 
     def __init__(self, *, socket: str, idle_exit_s: float) -> None:
         self._socket = Path(socket)
@@ -34,7 +37,7 @@ class EmbeddedStart:
         self._pause_s = PAUSE_FIRST_S
 
     def __call__(self) -> str | None:
-        """Answers why no sidecar could be started; None when one serves now, or another rank is starting one."""
+        """Answers why no sidecar could be started; None when one serves now, or another process is starting one."""
         now = time.monotonic()
         if now < self._next_try_s:
             return None
@@ -83,6 +86,13 @@ class EmbeddedStart:
             return f"none can be started: {said[-1] if said else f'exit code {ended.returncode}'}"
         self._pause_s = PAUSE_FIRST_S
         return None
+
+
+def on_absent(settings: Settings) -> Callable[[], str | None]:
+    """What a process of the engine does when nobody serves the socket: `EmbeddedStart`, or only to say why not."""
+    if not settings.embedded:
+        return lambda: "PD_SIDECAR_EMBEDDED=0, so none is started"
+    return EmbeddedStart(socket=settings.socket, idle_exit_s=settings.idle_exit_s)
 
 
 def clean_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from sglang_hooks.compat import EngineParts, Findings, survey
 from sglang_hooks.contain import contained
 from sglang_hooks.decode.points import missing_points
 from sglang_hooks.decode.side import DecodeSide
-from sglang_hooks.embedded import EmbeddedStart
+from sglang_hooks.embedded import on_absent
 from sglang_hooks.hook_points import BACKENDS, HOOK_POINTS
 from sglang_hooks.hooks.backends import take_hold_of_own_methods
 from sglang_hooks.hooks.control import ControlMessages
@@ -148,7 +148,7 @@ class Plugin:
             socket=self._settings.socket,
             record_ttl_s=self._settings.record_ttl_s,
             drain_timeout_s=self._settings.drain_timeout_s,
-            on_absent=self._on_absent(),
+            on_absent=on_absent(self._settings),
         )
         messages = ControlMessages(manager, rank)
         messages.gate.install()
@@ -188,11 +188,6 @@ class Plugin:
             hooks=self._findings.verdicts,
             uncovered=uncovered(server_args, os.environ),
         )
-
-    def _on_absent(self) -> Callable[[], str | None]:
-        if not self._settings.embedded:
-            return lambda: "PD_SIDECAR_EMBEDDED=0, so none is started"
-        return EmbeddedStart(socket=self._settings.socket, idle_exit_s=self._settings.idle_exit_s)
 
 
 def _tells_decode_itself(manager: Any) -> bool:

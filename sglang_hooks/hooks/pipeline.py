@@ -35,9 +35,24 @@ class PipelineHooks:
         first stage)."""
         self._is_popping = self._pops_by_consensus(queue)
         try:
-            return original(queue, *args, **kwargs)
+            return original(queue, *args, **(self._without_aborted(queue, kwargs) or kwargs))
         finally:
             self._is_popping = False
+
+    @contained(otherwise=None)
+    def _without_aborted(self, queue: Any, lists: dict[str, Any]) -> dict[str, Any] | None:
+        """A request that was aborted while word went round that it is ready: stock computes all of it, and only then
+        answers its client. The first stage says here what the others will pop, so it is the one to call it failed."""
+        good, bad = lists.get("pp_good_rids"), lists.get("pp_bad_rids")
+        if not self._is_popping or good is None or bad is None or queue.kv_manager.pp_rank != 0:
+            return None
+        aborted = {req.rid for req in queue.queue if req.finished_reason is not None}
+        moved = [rid for rid in good if rid in aborted]
+        return {
+            **lists,
+            "pp_good_rids": [rid for rid in good if rid not in aborted],
+            "pp_bad_rids": [*bad, *moved],
+        }
 
     @contained(otherwise=False)
     def _pops_by_consensus(self, queue: Any) -> bool:

@@ -42,11 +42,15 @@ class SchedulerHooks:
 
     @contained(otherwise=None)
     def _name_cause(self, scheduler: Any, recv_req: Any) -> None:
-        """Stock's queues for transfers call every abort a client's."""
+        """Stock's queues for transfers call every abort a client's, and from 0.5.21 the waiting queue does too."""
         said = _said(recv_req)
         if said[0] == ABORTED or rank_of_scheduler(scheduler) is None:
             return
-        for req in (*scheduler.disagg_prefill_bootstrap_queue.queue, *scheduler.disagg_prefill_inflight_queue):
+        bootstrapping, inflight = (
+            scheduler.disagg_prefill_bootstrap_queue.queue,
+            scheduler.disagg_prefill_inflight_queue,
+        )
+        for req in (*scheduler.waiting_queue, *bootstrapping, *inflight):
             if _matches(req, recv_req):
                 name_life_cause(req, *said)
 

@@ -13,6 +13,7 @@ from typing import Any
 from sglang_hooks import causes
 from sglang_hooks.contain import contained
 from sglang_hooks.door import Door
+from sglang_hooks.embedded import on_absent
 from sglang_hooks.hooks.refusals import is_room
 from sglang_hooks.settings import Settings
 from sglang_hooks.uncovered import uncovered
@@ -36,13 +37,14 @@ class TokenizerHooks:
 
     @contained(otherwise=None)
     def after_init(self, _result: None, manager: Any, server_args: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Long before the schedulers have loaded the model: a sidecar that is started here serves when they come."""
         if manager.disaggregation_mode.value != "prefill":
             return
         door = Door(
             hello=self._hello(server_args),
             socket=self._settings.socket,
             record_ttl_s=self._settings.record_ttl_s,
-            on_absent=_a_rank_starts_one,
+            on_absent=on_absent(self._settings),
         )
         manager.__dict__[DOOR_ATTRIBUTE] = door
         door.emitter.start()
@@ -75,10 +77,6 @@ def effective_settings(server_args: Any) -> tuple[Any, Any]:
     except ImportError:
         return server_args, server_args
     return get_serving(), get_disagg()
-
-
-def _a_rank_starts_one() -> None:
-    """Why no sidecar is started here."""
 
 
 def door_of(manager: Any) -> Door | None:

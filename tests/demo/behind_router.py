@@ -55,7 +55,8 @@ async def behind_router(stage: Stage, router: Router, timeout_s: float) -> Route
     answers = _send_all(router, 3 * timeout_s + 120)
     await stage.pair.events.wait_for("in", role="prefill", tag="HANDSHAKE", count=handshakes + REQUESTS)
     await stage.client.abort_all()
-    aborted = await stage.pair.events.wait_for("abort", role="prefill", count=aborts + 1)
+    ranks = stage.pair.spec.prefill.ranks
+    aborted = await stage.pair.events.wait_for("abort", role="prefill", count=aborts + ranks)
     return RouterPlayed(stage, answers, aborted["t"], timeout_s)
 
 

@@ -17,20 +17,19 @@ from tests.pair.running import Pair
 from tests.pair.traffic import Client, Order
 
 OUTPUT_LENGTHS = (40, 90, 150, 260, 400, 700, 1_100, 1_600, 2_500, 3_600, 5_000)
-TURNS_A_ROUND = 6
 TOKENS_A_REQUEST = 1_000
 REPORT_EVERY = 5
 ROUNDS_AT_LEAST = 4
 WELL_KNOWN = 0.008
 
 
-async def ok(stock: Pair, ours: Pair, *, limit_s: float, outputs: int) -> Ok:
-    """As many rounds as it takes to know the ratio well, or as there is time for."""
+async def ok(stock: Pair, ours: Pair, *, limit_s: float, outputs: int, turns: int) -> Ok:
+    """As many rounds as it takes to know the ratio well, or as there is time for; `turns` of each pair are a round."""
     with prefill_apart([stock, ours]):
-        return await _ok(stock, ours, limit_s=limit_s, outputs=outputs)
+        return await _ok(stock, ours, limit_s=limit_s, outputs=outputs, turns=turns)
 
 
-async def _ok(stock: Pair, ours: Pair, *, limit_s: float, outputs: int) -> Ok:
+async def _ok(stock: Pair, ours: Pair, *, limit_s: float, outputs: int, turns: int) -> Ok:
     async with Client(stock) as stock_client, Client(ours) as our_client:
         for client in (stock_client, our_client):  # stock's has been filled by its scenarios
             await client.flush_cache("prefill")
@@ -38,17 +37,17 @@ async def _ok(stock: Pair, ours: Pair, *, limit_s: float, outputs: int) -> Ok:
         ratios: list[float] = []
         deadline = time.monotonic() + limit_s
         while len(ratios) < ROUNDS_AT_LEAST or (half_width(ratios) > WELL_KNOWN and time.monotonic() < deadline):
-            ratios.append(await _ratio_of_a_round(stock_client, our_client))
+            ratios.append(await _ratio_of_a_round(stock_client, our_client, turns))
             if len(ratios) % REPORT_EVERY == 0:
                 say(f"  ok: {len(ratios)} rounds, throughput ratio {statistics.median(ratios):.3f} so far")
     return Ok(identical, tuple(ratios))
 
 
-async def _ratio_of_a_round(stock_client: Client, our_client: Client) -> float:
+async def _ratio_of_a_round(stock_client: Client, our_client: Client, turns: int) -> float:
     seconds: dict[Client, list[float]] = {stock_client: [], our_client: []}
-    for number in range(TURNS_A_ROUND):
-        turns = [stock_client, our_client] if number % 2 == 0 else [our_client, stock_client]
-        for client in turns:
+    for number in range(turns):
+        order = [stock_client, our_client] if number % 2 == 0 else [our_client, stock_client]
+        for client in order:
             seconds[client].append(await _seconds_a_turn(client))
     return statistics.median(seconds[stock_client]) / statistics.median(seconds[our_client])
 

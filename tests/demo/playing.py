@@ -58,7 +58,7 @@ async def play_both(settings: Settings) -> Shown:
             launching_ours = await outer.enter_async_context(_launched(settings, plugin=True, decode=decode))
             stock = await measured(played)
         our_pair = await launching_ours
-        normal = await ok(stock_pair, our_pair, limit_s=settings.ok_limit_s, outputs=settings.outputs)
+        normal = await _normal(settings, stock_pair, our_pair)
         async with _client(settings, our_pair) as client:
             ours = await measured(await play(settings, our_pair, client, settings.scenarios, one_by_one=True))
         stock_ends, our_ends = await lethal(settings, stock_pair, our_pair)
@@ -97,9 +97,13 @@ async def play_both_quickly(settings: Settings) -> Shown:
             played = await play(settings, stock_pair, client, settings.scenarios)
             ours = await measured(await play(settings, our_pair, our_client, settings.scenarios, one_by_one=True))
             stock = await measured(played)
-        normal = await ok(stock_pair, our_pair, limit_s=settings.ok_limit_s, outputs=settings.outputs)
+        normal = await _normal(settings, stock_pair, our_pair)
         _end_at_once(stock_pair, our_pair)
     return Shown(stock, ours, normal)
+
+
+async def _normal(settings: Settings, stock: Pair, ours: Pair) -> Ok:
+    return await ok(stock, ours, limit_s=settings.ok_limit_s, outputs=settings.outputs, turns=settings.turns)
 
 
 def _end_at_once(*pairs: Pair) -> None:

@@ -64,14 +64,17 @@ async def abort_inflight(stage: Stage) -> Played:
 
 
 async def disconnect(stage: Stage, count: int = 3) -> Played:
-    """P's clients go away. P's HTTP process looks only every few seconds, so what counts is P's engine aborting."""
+    """P's clients go away. P's HTTP process looks only every few seconds, so what counts is P's engine aborting: its
+    last rank, of several."""
     sent = [stage.client.send(Order(text=prompt(20_000))) for _ in range(count)]
     await stage.handshakes([one.order for one in sent])
     for one in sent:
         one.prefill.cancel()
     owed = []
     for one in sent:
-        aborted = await stage.pair.events.wait_for("abort", role="prefill", rid=one.order.rid)
+        aborted = await stage.pair.events.wait_for(
+            "abort", role="prefill", rid=one.order.rid, count=stage.pair.spec.prefill.ranks
+        )
         owed.append(Owed(one.decode, aborted["t"]))
     return Played("disconnect", count, owed)
 

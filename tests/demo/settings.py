@@ -44,7 +44,8 @@ context. D holds all that hangs in stock."""
 class Settings:
     """`timeout_s` is D's waiting timeout: nothing that goes well comes near it, even on a slow machine.
 
-    `outputs` is how many answers of both pairs are compared.
+    `outputs` is how many answers of both pairs are compared, `turns` how many requests of each make a round of the look
+    at speed.
     """
 
     sglang: str
@@ -56,6 +57,7 @@ class Settings:
     with_router: bool
     ok_limit_s: float
     outputs: int
+    turns: int
     stock_only: bool
     quick: bool
 
@@ -127,6 +129,7 @@ def settings() -> Settings:
         with_router=not asked.quick,
         ok_limit_s=3.0 if asked.quick else 75.0,
         outputs=6 if asked.quick else 11,
+        turns=2 if asked.quick else 6,
         stock_only=asked.stock_only,
         quick=asked.quick,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.demo.figures import Measured, Told, told
-from tests.pair.answers import Answer
+from tests.pair.answers import LOST, Answer
 from tests.pair.running import Pair
 from tests.pair.side import Role
 from tests.pair.traffic import Client, Order, Sent
@@ -27,10 +27,12 @@ def prompt(tokens: int) -> str:
 
 @dataclass(frozen=True)
 class Owed:
-    """A D request that P has given up, at `given_up_at` on the monotonic clock."""
+    """A D request that P has given up, at `given_up_at` on the monotonic clock. `prefill`: what P's client got, where
+    one waited."""
 
     decode: asyncio.Task[Answer]
     given_up_at: float
+    prefill: Answer | None = None
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,13 @@ class Played:
     async def measured(self) -> Measured:
         answers = [await one.decode for one in self.owed]
         lags: list[Told] = [told(answer, one.given_up_at) for answer, one in zip(answers, self.owed, strict=True)]
-        return Measured(self.name, self.requests, tuple(lags), (*self.complaints, *self.check(answers)))
+        complaints = (*self.complaints, *self.check(answers), *self._unanswered())
+        return Measured(self.name, self.requests, tuple(lags), complaints)
+
+    def _unanswered(self) -> list[str]:
+        """D may have been told long before P's client: that is no lag, and wrong all the same."""
+        silent = sum(one.prefill is not None and one.prefill.status == LOST for one in self.owed)
+        return [f"P's client got no answer {silent} times"] if silent else []
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,11 @@ class Stage:
 
     async def given_up(self, sent: Sequence[Sent], aborted_at: float) -> list[Owed]:
         """P gave a request up at its answer or at the abort, whichever is later."""
-        return [Owed(one.decode, max((await one.prefill).answered_at, aborted_at)) for one in sent]
+        answers = [await one.prefill for one in sent]
+        return [
+            Owed(one.decode, max(answer.answered_at, aborted_at), answer)
+            for one, answer in zip(sent, answers, strict=True)
+        ]
 
     async def leftovers(self, rooms: Sequence[int]) -> list[str]:
         """What P still holds for these rooms, and metadata slots that are not free, once P is at rest."""

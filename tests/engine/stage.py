@@ -237,7 +237,11 @@ SENDER_PLACE = {
 
 
 def _kv() -> Any:
-    return SimpleNamespace(holds_kv=False, holds_mamba=False, req_pool_idx=None) if HAS_KV_OF_ITS_OWN else None
+    return (
+        SimpleNamespace(holds_kv=False, holds_mamba=False, req_pool_idx=None, retraction_backup=None)
+        if HAS_KV_OF_ITS_OWN
+        else None
+    )
 
 
 @dataclass

@@ -28,6 +28,9 @@ DECODES_AT_ONCE = 2
 PREFILL_POOL = 40_000
 DECODE_POOL = 200_000
 
+ROOM_FOR_OTHERS = ("--mem-fraction-static", "0.9")
+"""A server takes what the others allocate while it starts for its own; its pool is bounded by its tokens anyway."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -86,7 +89,7 @@ def side(backend: str, role: Role, build: Build) -> Side:
         plugin=build.plugin,
         timeout_s=TIMEOUT_S,
         max_total_tokens=PREFILL_POOL if role == "prefill" else DECODE_POOL,
-        args=("--sleep-on-idle", *chunks),
+        args=("--sleep-on-idle", *ROOM_FOR_OTHERS, *chunks),
     )
 
 

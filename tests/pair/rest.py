@@ -22,7 +22,7 @@ QUEUES = {
 async def tables_of_ranks(pair: Pair, client: Client, role: Role = "prefill") -> list[Tables]:
     """What each rank answers to one question."""
     side = pair.spec.prefill if role == "prefill" else pair.spec.decode
-    ranks = side.tp * side.pp
+    ranks = side.ranks
     before = len(pair.events.all("tables", role=role))
     await client.server_info(role)
     await pair.events.wait_for("tables", role=role, count=before + ranks)

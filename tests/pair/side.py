@@ -36,6 +36,10 @@ class Side:
     env: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def ranks(self) -> int:
+        return self.tp * self.pp
+
+    @property
     def starts_sidecar(self) -> bool:
         """At the socket that its ground gave it."""
         return self.plugin and self.role == "prefill" and not self.env.keys() & WITHOUT_SIDECAR
