@@ -11,7 +11,7 @@ ARGS ?=
 
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test check fmt unit engine e2e matrix stress bench fuzz machines orders clean
+.PHONY: help demo test check fmt unit engine e2e matrix stress release bench fuzz machines orders clean
 
 help:
 	@echo "make demo    the stock sglang pair without and with pd-sidecar: one table, build/demo.json"
@@ -19,6 +19,7 @@ help:
 	@echo "make e2e     the tests on real engine pairs"
 	@echo "make matrix  prefill and decode of different sglang versions, with the plugin and without: docs/matrix.md"
 	@echo "make stress  30 minutes of mixed traffic and aborts on a TP 2 pair: nothing hangs, leaks or is wrong"
+	@echo "make release wheel, sdist and SBOM into build/dist"
 	@echo "make bench   figures into build/bench.json"
 	@echo "make fuzz    coverage-guided fuzzing of every parser of outside bytes, FUZZ_SECONDS=600"
 	@echo "make machines  the core against its naive model: 2,000 examples of 100 steps"
@@ -28,7 +29,7 @@ help:
 $(VENV)/.stamp: pyproject.toml
 	@echo "== installing the project's venv"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[service,otel,dev]'
 	touch $@
 
 demo: $(VENV)/.stamp
@@ -50,7 +51,7 @@ fmt: $(VENV)/.stamp
 unit: $(VENV)/.stamp
 	@mkdir -p build
 	@echo "== tests without an engine; those that mostly wait (shell, wheels) beside the others"
-	$(BIN)/python -m pytest tests/shell tests/drift tests/matrix tests/monitoring -p no:cacheprovider $(ARGS) > build/shell-tests.log 2>&1 & shell=$$!; \
+	$(BIN)/python -m pytest tests/shell tests/drift tests/matrix tests/monitoring tests/release tests/docs -p no:cacheprovider $(ARGS) > build/shell-tests.log 2>&1 & shell=$$!; \
 	$(BIN)/coverage run -m pytest tests/core tests/wire tests/fuzz $(ARGS) && rest=0 || rest=1; \
 	$(BIN)/python -m pytest tests/sglang_hooks tests/orders -p no:cacheprovider $(ARGS) || rest=1; \
 	wait $$shell || rest=1; tail -n 40 build/shell-tests.log; exit $$rest
@@ -70,6 +71,22 @@ matrix: $(VENV)/.stamp
 
 stress: $(VENV)/.stamp
 	$(BIN)/python -m tests.stress $(ARGS)
+
+$(VENV)/.release: $(VENV)/.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[release]'
+	touch $@
+
+# Reproducible: the same commit and the same hatchling give the same bytes. The SBOM is of what the wheel with its extras
+# resolves to here.
+release: $(VENV)/.release
+	@echo "== wheel, sdist and SBOM into build/dist"
+	mkdir -p build && rm -rf build/dist build/release-venv
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir build/dist . > build/release.log
+	$(PYTHON) -m venv --without-pip build/release-venv
+	wheel=$$(echo build/dist/*.whl) && $(BIN)/python -m pip --python build/release-venv/bin/python install --quiet --disable-pip-version-check "$$wheel[service,otel]"
+	$(BIN)/python -m cyclonedx_py environment build/release-venv/bin/python --pyproject pyproject.toml --mc-type application \
+	  --short-PURLs --output-reproducible --output-format JSON --output-file build/dist/pd-sidecar.cdx.json
+	cd build/dist && sha256sum *.whl *.tar.gz *.json | tee SHA256SUMS
 
 bench: $(VENV)/.stamp
 	$(BIN)/python -m bench $(ARGS)

@@ -6,6 +6,10 @@ from sglang_hooks.lives import Life, LifeTable
 from sidecar.model import DecodeEndpoint, DecodeHandshake, Fact, RoomConcluded, RoomOpened, TerminalStatus
 
 
+def opening_fact(life: Life) -> RoomOpened:
+    return RoomOpened(life.opened_seq, life.room, life.number, life.traceparent)
+
+
 def handshake_fact(life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
     joined = life.endpoints[endpoint]
     handed_off = endpoint in life.handed_off
@@ -37,7 +41,7 @@ def replay(table: LifeTable, *, now: float) -> Iterator[Fact]:
     for life in table.lives():
         if life.succeeded or (life.concluded and not life.owed and life.endpoints):
             continue
-        yield RoomOpened(life.opened_seq, life.room, life.number)
+        yield opening_fact(life)
         yield from _handshakes(life)
         if life.concluded:
             yield conclusion_fact(life, TerminalStatus.FAILED, at_s=now)

@@ -36,7 +36,7 @@ class Life:
 
     A life may also end without a sender: refused by the scheduler, or *at the door*, by the engine's tokenizer process.
     `opened_at_s`: when this rank had the request, or the door refused it; older requests with that room are over.
-    `http_status` goes with the cause, 0: not known.
+    `http_status` goes with the cause, 0: not known. `traceparent`: of the request, where sglang traces it.
     """
 
     room: int
@@ -62,6 +62,7 @@ class Life:
     opened_at_s: float = 0.0
     at_door: bool = False
     http_status: int = 0
+    traceparent: str = ""
 
     @property
     def is_drained(self) -> bool:

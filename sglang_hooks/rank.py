@@ -28,7 +28,6 @@ from sidecar.model import (
     HandedOff,
     Hello,
     RoomEnded,
-    RoomOpened,
     RoomQuery,
     Settled,
     TerminalStatus,
@@ -57,6 +56,7 @@ class Rank(RankBook):
         self.registrations = Registrations()
         self._hello = structs.replace(hello, hears_hand_offs=True, hears_refusals=True)
         self.backend = hello.backend
+        self.coming: tuple[int, str] = (-1, "")  # room and traceparent of the request that has come to its queue
 
     # -- the emitter's questions
 
@@ -93,19 +93,23 @@ class Rank(RankBook):
 
     # -- a life's way
 
-    def open(self, room: int) -> Life:
+    def open(self, room: int, traceparent: str = "") -> Life:
         """Told together with the room's next fact, which spares the sidecar a wake-up for each request: until then
         nobody is owed anything. At once if something may still be owed for an older life."""
         with self.lock:
             life = self.table.open(room)
-            life.opened_seq, life.opened_at_s = self.seq(), self.clock()
-            self.emitter.post(RoomOpened(life.opened_seq, room, life.number))
+            life.opened_seq, life.opened_at_s, life.traceparent = self.seq(), self.clock(), traceparent
+            self.emitter.post(facts.opening_fact(life))
             is_stale = life.early_since_s > 0 and self.clock() - life.early_since_s >= EARLY_REPEAT_AFTER_S
             for endpoint in life.endpoints if is_stale else ():
                 self.emitter.post(facts.handshake_fact(life, endpoint))
         if is_stale or life.previous is not None:
             self.emitter.flush()
         return life
+
+    def traceparent_of(self, room: int) -> str:
+        """Of the request with that room, if it is the one that is coming."""
+        return self.coming[1] if self.coming[0] == room else ""
 
     def meet(self, room: int, endpoint: DecodeEndpoint, session: str, frames: Sequence[bytes] = ()) -> bool:
         """A non-dummy decode endpoint sent its metadata. Answers whether stock must not see the message: the room is

@@ -37,6 +37,7 @@ from sidecar.shell.push import FROZEN_PEER_LIMIT_S, PushPool
 from sidecar.shell.rendezvous import Rendezvous
 from sidecar.shell.status import Bounds, status_document
 from sidecar.shell.story import room_document
+from sidecar.tracing import Tracing
 
 if TYPE_CHECKING:
     from sidecar.shell.admin import AdminServer
@@ -58,6 +59,7 @@ class Service(Struct, frozen=True, kw_only=True):
     ingress: IngressServer
     pulse: Pulse
     repeats: log.Repeats
+    tracing: Tracing
 
 
 def serve(
@@ -100,7 +102,7 @@ async def _serve(
     on_ready: Callable[[], None],
 ) -> int:
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_report_fault)
+    loop.set_exception_handler(log.report_fault)
     ending = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         service = _put_together(stack, settings, rendezvous, repeats, on_end=ending.set)
@@ -133,6 +135,8 @@ def _put_together(
     notifier = Notifier(epoch=secrets.token_hex(8), limits=limits, jitter=random.random, now=time.monotonic())
     life_log = LifeLog(notifier, repeats)
     driver = Driver(notifier, loop=loop, clock=time.monotonic, on_retire=on_end, on_finished=life_log.report)
+    tracing = Tracing.start(settings.now, driver, loop=loop)
+    stack.push_async_callback(tracing.stop)
     push = PushPool(driver, context=_zmq_context(stack, budget.connections))
     stack.callback(push.close_all, linger_ms=LINGER_MS)
     ingress = IngressServer(driver, uid=rendezvous.uid, group=settings.now.socket_group, stream_limit=budget.streams)
@@ -151,6 +155,7 @@ def _put_together(
         ingress=ingress,
         pulse=pulse,
         repeats=repeats,
+        tracing=tracing,
     )
 
 
@@ -211,11 +216,6 @@ def _report_ready(service: Service) -> None:
     )
 
 
-def _report_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A bug here or in a library: loud, and the stream or timer it happened in is all that it costs."""
-    structlog.get_logger("sidecar").error("fault", text=context["message"], exc_info=context.get("exception"))
-
-
 async def _finish(service: Service) -> int:
     notifier = service.notifier
     service.driver.begin_shutdown()
@@ -264,6 +264,7 @@ def _make_admin(service: Service) -> "AdminServer":
         repeats=service.repeats,
         budget=service.budget,
         visitors=lambda: admin.visitors,
+        spans=service.tracing.counts,
     )
     own = version("pd-sidecar")
     registry = CollectorRegistry(auto_describe=False)

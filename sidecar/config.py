@@ -3,9 +3,11 @@ else.
 """
 
 import grp
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -24,7 +26,8 @@ started anew.
 
 class Config(Struct, frozen=True, kw_only=True):
     """`admin` is host and port, or None for no HTTP. `idle_exit_s` 0: never end by itself, as under a supervisor.
-    `decode_sglang` is the oldest version that decode engines run, where the operator says so.
+    `decode_sglang` is the oldest version that decode engines run, where the operator says so. `otlp_endpoint` is the
+    base URL of a collector that spans go to; None: no spans are made.
     """
 
     socket: Path
@@ -38,6 +41,7 @@ class Config(Struct, frozen=True, kw_only=True):
     idle_close_s: float = 600.0
     grace_s: float = 5.0
     decode_sglang: str | None = None
+    otlp_endpoint: str | None = None
 
 
 class Supervision(Struct, frozen=True, kw_only=True):
@@ -63,6 +67,8 @@ def checked(config: Config) -> Config:
     if config.decode_sglang is not None and config.decode_sglang not in SGLANG_VERSIONS:
         known = ", ".join(SGLANG_VERSIONS)
         raise ConfigError(f"--decode-sglang {config.decode_sglang} is not known: use one of {known}, or leave it out")
+    if config.otlp_endpoint is not None:
+        _check_collector(config.otlp_endpoint)
     for flag, seconds in (
         ("--settle-after-s", config.settle_after_s),
         ("--idle-exit-s", config.idle_exit_s),
@@ -72,6 +78,21 @@ def checked(config: Config) -> Config:
         if not 0 <= seconds <= 86_400:
             raise ConfigError(f"{flag} {seconds} is out of range: use 0 to 86400")
     return config
+
+
+def _check_collector(endpoint: str) -> None:
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+        raise ConfigError(f"--otlp-endpoint {endpoint} is no collector: use http://HOST:PORT (OTLP over HTTP)")
+    if not _has_module("opentelemetry.exporter.otlp.proto.http"):
+        raise ConfigError("--otlp-endpoint needs OpenTelemetry: pip install 'pd-sidecar[otel]', or leave it out")
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def parse_admin(text: str) -> tuple[str, int] | None:

@@ -66,11 +66,15 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
 
 
 class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):
-    """A sender was made for the room (`CommonKVSender.__init__`): older lives may no longer be used against it."""
+    """A sender was made for the room (`CommonKVSender.__init__`): older lives may no longer be used against it.
+
+    `traceparent`: the span of the request in sglang's own trace (W3C), "" where it is not traced.
+    """
 
     seq: int
     room: int
     life: int
+    traceparent: str = ""
 
 
 class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake"):

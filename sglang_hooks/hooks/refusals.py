@@ -12,6 +12,7 @@ from sglang_hooks import causes
 from sglang_hooks.contain import contained
 from sglang_hooks.hooks.manager import rank_of_scheduler
 from sglang_hooks.hooks.sender import end_and_purge, end_dropped, life_of
+from sglang_hooks.hooks.traces import note_trace
 from sidecar.model import ROOM_LIMIT
 
 WAITED_TOO_LONG = "Request waiting timeout reached."
@@ -54,6 +55,7 @@ class RefusalHooks:
     def around_queueing(
         self, original: Callable[..., None], scheduler: Any, req: Any, *args: Any, **kwargs: Any
     ) -> None:
+        note_trace(scheduler, req)
         original(scheduler, req, *args, **kwargs)
         self._end_refused(scheduler, req)
 

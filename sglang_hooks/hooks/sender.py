@@ -49,7 +49,7 @@ def _open(sender: Any, manager: Any, room: int) -> None:
     older = rank.table.find_open(room)
     if older is not None and older.ending:
         take_over(manager, room, older)
-    setattr(sender, LIFE_ATTRIBUTE, rank.open(room))
+    setattr(sender, LIFE_ATTRIBUTE, rank.open(room, rank.traceparent_of(room)))
     if "abort" in vars(type(sender)) and rank.backend == "mori":
         sender.abort = functools.partial(around_abort, _abort_silently, sender)
 

@@ -55,7 +55,11 @@ def is_address(endpoint: DecodeEndpoint) -> bool:
 
 
 def _lives(facts: list[RoomOpened]) -> list[RoomOpened]:
-    return [fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and fact.life >= 0]
+    return [
+        fact
+        for fact in facts
+        if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and fact.life >= 0 and len(fact.traceparent) <= NAME_LIMIT
+    ]
 
 
 def _conclusions(facts: list[RoomConcluded]) -> list[RoomConcluded]:

@@ -79,7 +79,7 @@ class Intake:
         process = rank.hello.process
         for fact in facts:
             key = LifeKey(process, fact.room, fact.life)
-            if self._rooms.opened(key, now) and id(fact) not in replayed:
+            if self._rooms.opened(key, now, traceparent=fact.traceparent) and id(fact) not in replayed:
                 self._outbox.open_newer_life(key, now)
 
     def _shaken_hands(self, rank: Rank, facts: list[DecodeHandshake], replayed: set[int], now: float) -> None:

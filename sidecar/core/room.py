@@ -169,6 +169,7 @@ class Room:
         "owed",
         "state",
         "told",
+        "traceparent",
     )
 
     def __init__(self, key: LifeKey, known_since_s: float = 0.0) -> None:
@@ -177,6 +178,7 @@ class Room:
         self.opened_at_s = 0.0
         self.end_began_at_s = 0.0
         self.end_seq = 0
+        self.traceparent = ""
         self.owed = 0
         self.is_reported = False
         self.is_over = False

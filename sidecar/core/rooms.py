@@ -85,7 +85,7 @@ class RoomTable:
 
     # -- facts
 
-    def opened(self, key: LifeKey, now: float) -> bool:
+    def opened(self, key: LifeKey, now: float, *, traceparent: str = "") -> bool:
         """Whether that is news."""
         room = self.find(key)
         if room is None and self._is_buried(key, now):
@@ -94,6 +94,7 @@ class RoomTable:
         self._early.pop(key, None)
         is_news = not room.opened_at_s
         room.opened_at_s = room.opened_at_s or now
+        room.traceparent = traceparent
         return is_news
 
     def handshake(

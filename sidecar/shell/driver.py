@@ -44,6 +44,15 @@ class Streams(Protocol):
     def end(self, stream: int) -> None: ...
 
 
+class Observer(Protocol):
+    """Is shown what happens to lives; decides nothing, and returns at once."""
+
+    def taken(self, stream: int, messages: Sequence[Upward]) -> None:
+        """After the core took them."""
+
+    def report(self, finished: Sequence[Room]) -> None: ...
+
+
 class Driver:
     """Everything runs on the loop's thread. `push` and `streams` are attached before the first input."""
 
@@ -61,6 +70,7 @@ class Driver:
         self._clock = clock
         self._on_retire = on_retire
         self._on_finished = on_finished
+        self.observer: Observer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for: float | None = None
         self._waiting: asyncio.Future[None] | None = None
@@ -84,6 +94,8 @@ class Driver:
             for message in messages:
                 self._log.debug("received", stream=stream, message=message)
         self.notifier.receive(stream, messages, self._clock())
+        if self.observer is not None:
+            self.observer.taken(stream, messages)
 
     def stream_closed(self, stream: int) -> None:
         self.notifier.stream_closed(stream, self._clock())
@@ -113,6 +125,8 @@ class Driver:
                 self._perform(action)
         if finished := self.notifier.take_finished():
             self._on_finished(finished)
+            if self.observer is not None:
+                self.observer.report(finished)
         self._arm()
         if self._waiting is not None and self.notifier.is_idle and not self._waiting.done():
             self._waiting.set_result(None)

@@ -1,5 +1,6 @@
 """Log lines: JSON for machines, readable on a terminal; to stderr or to a file of bounded size; few of each kind."""
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -7,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -123,3 +124,8 @@ def configure(*, level: str, file: BoundedFile | None, repeats: Repeats | None =
         logger_factory=structlog.WriteLoggerFactory(file=output),  # type: ignore[arg-type] # only write and flush are used
         cache_logger_on_first_use=False,
     )
+
+
+def report_fault(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A bug here or in a library: loud, and the stream or timer it happened in is all that it costs."""
+    structlog.get_logger("sidecar").error("fault", text=context["message"], exc_info=context.get("exception"))

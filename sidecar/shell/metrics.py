@@ -68,6 +68,7 @@ class Counted(Struct, frozen=True, kw_only=True):
     repeats: Repeats
     budget: DescriptorBudget
     visitors: Callable[[], Visitors | None] = lambda: None
+    spans: Mapping[str, int] = {}
 
 
 class SidecarCollector(Collector):
@@ -194,6 +195,7 @@ class SidecarCollector(Collector):
         yield _gauge("streams_limit", "Streams of ranks that fit into them.", budget.streams)
         yield _gauge("streams_open", "Streams of ranks open.", len(counted.ingress))
         yield _counter("log_lines_suppressed", "Lines over the rate of their event.", counted.repeats.suppressed)
+        yield _by_label("spans", "Spans of lives that are over.", "outcome", {"made": 0, "dropped": 0, **counted.spans})
         visitors = counted.visitors()
         yield _gauge("http_connections", "HTTP connections open.", len(visitors) if visitors else 0)
         sent_away = visitors.sent_away if visitors else {}

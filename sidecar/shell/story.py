@@ -96,7 +96,7 @@ class _Life:
     # -- events
 
     def _events(self) -> list[Document]:
-        happened = [(at, text, endpoint) for at, text, endpoint in self._happened() if at]
+        dated = [(at, text, endpoint) for at, text, endpoint in happened(self._notifier, self._room) if at]
         return [
             {
                 "at": _calendar(self._wall_s - (self._now - at)),
@@ -104,27 +104,35 @@ class _Life:
                 "endpoint": f"{endpoint.host}:{endpoint.port}" if endpoint else None,
                 "event": text,
             }
-            for at, text, endpoint in sorted(happened, key=lambda event: event[0])
+            for at, text, endpoint in sorted(dated, key=lambda event: event[0])
         ]
 
-    def _happened(self) -> Iterator[tuple[float, str, DecodeEndpoint | None]]:
-        room = self._room
-        if room.known_since_s != room.opened_at_s:
-            yield room.known_since_s, "first heard of", None
-        yield room.opened_at_s, "prefill has the request", None
-        yield room.end_began_at_s, "prefill began to give it up", None
-        yield room.concluded_at_s, _END_EVENTS.get(room.state, ""), None
-        for endpoint, shaken in room.endpoints.items():
-            yield shaken.at_s, "shook hands", endpoint
-            yield shaken.aborted_at_s, "gave the request up (ABORT)", endpoint
-            notice = self._notifier.outbox.find(NoticeKey(room.key, endpoint)) or room.told.get(endpoint)
-            if notice is not None:
-                yield notice.refused_at, f"refused an attempt, the last of {notice.refusals}", endpoint
-                yield notice.first_handed_off_at, "first hand-off", endpoint
-                if notice.hand_offs > 1:
-                    yield notice.last_handed_off_at, f"hand-off {notice.hand_offs}, the last", endpoint
-                if notice.outcome is not None:
-                    yield notice.ended_at, f"over: {notice.outcome.value}", endpoint
+
+Happening = tuple[float, str, DecodeEndpoint | None]
+
+
+def happened(notifier: Notifier, room: Room) -> Iterator[Happening]:
+    """When (0: never), what, and at which endpoint; in no order."""
+    if room.known_since_s != room.opened_at_s:
+        yield room.known_since_s, "first heard of", None
+    yield room.opened_at_s, "prefill has the request", None
+    yield room.end_began_at_s, "prefill began to give it up", None
+    yield room.concluded_at_s, _END_EVENTS.get(room.state, ""), None
+    for endpoint, shaken in room.endpoints.items():
+        yield shaken.at_s, "shook hands", endpoint
+        yield shaken.aborted_at_s, "gave the request up (ABORT)", endpoint
+        notice = notifier.outbox.find(NoticeKey(room.key, endpoint)) or room.told.get(endpoint)
+        if notice is not None:
+            yield from _of_notice(notice, endpoint)
+
+
+def _of_notice(notice: OwedNotice, endpoint: DecodeEndpoint) -> Iterator[Happening]:
+    yield notice.refused_at, f"refused an attempt, the last of {notice.refusals}", endpoint
+    yield notice.first_handed_off_at, "first hand-off", endpoint
+    if notice.hand_offs > 1:
+        yield notice.last_handed_off_at, f"hand-off {notice.hand_offs}, the last", endpoint
+    if notice.outcome is not None:
+        yield notice.ended_at, f"over: {notice.outcome.value}", endpoint
 
 
 _END_EVENTS = {

@@ -51,6 +51,7 @@ def test_the_refusal_names_what_was_wrong(field: str, value: object, said: str) 
         RoomOpened(1, -1, 1),
         RoomOpened(1, 2**63, 1),
         RoomOpened(1, 1, -1),
+        RoomOpened(1, 1, 1, "x" * 257),
         DecodeHandshake(1, 1, 1, NOWHERE, "s"),
         DecodeHandshake(1, 1, 1, E1, LONG),
         RoomConcluded(1, -1, 1, FAILED, "", True, 1.0),

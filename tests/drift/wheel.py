@@ -40,6 +40,9 @@ class Wheel:
                 return _member(self._module(file), parts[cut:])
         return None
 
+    def source(self, module: str) -> str:
+        return self._archive.read(module.replace(".", "/") + ".py").decode()
+
     def function(self, target: str) -> Function | None:
         node = self.find(target)
         return _function(node) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None

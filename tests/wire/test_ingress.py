@@ -251,6 +251,17 @@ class TestUpgradeOrders:
             1, DecodeEndpoint("10.0.0.1", 7001), "s", 20
         )
 
+    def test_an_older_rank_says_nothing_of_a_trace(self) -> None:
+        body = msgspec.msgpack.encode(["opened", 1, 2, 3])
+        [heard] = upward_reader().feed(len(body).to_bytes(4, "big") + body)
+
+        assert heard == RoomOpened(1, 2, 3, traceparent="")
+
+    def test_an_older_sidecar_skips_the_trace(self) -> None:
+        newer = msgspec.msgpack.encode(RoomOpened(1, 2, 3, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"))
+
+        assert msgspec.msgpack.decode(newer, type=OlderOpened | OlderHandshake) == OlderOpened(1, 2, 3)
+
     def test_an_older_sidecar_settles_without_a_number(self) -> None:
         body = msgspec.msgpack.encode(["settled", 2, 3, ["10.0.0.1", 7001]])
         [heard] = reply_reader().feed(len(body).to_bytes(4, "big") + body)
@@ -261,6 +272,12 @@ class TestUpgradeOrders:
         newer = msgspec.msgpack.encode(Settled(2, 3, DecodeEndpoint("10.0.0.1", 7001), seq=9))
 
         assert msgspec.msgpack.decode(newer, type=OlderSettled) == OlderSettled(2, 3, DecodeEndpoint("10.0.0.1", 7001))
+
+
+class OlderOpened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
+    seq: int
+    room: int
+    life: int
 
 
 class OlderHandshake(msgspec.Struct, frozen=True, array_like=True, tag="handshake"):
