@@ -51,7 +51,7 @@ fmt: $(VENV)/.stamp
 unit: $(VENV)/.stamp
 	@mkdir -p build
 	@echo "== tests without an engine; those that mostly wait (shell, wheels) beside the others"
-	$(BIN)/python -m pytest tests/shell tests/drift tests/matrix tests/monitoring tests/release tests/docs -p no:cacheprovider $(ARGS) > build/shell-tests.log 2>&1 & shell=$$!; \
+	$(BIN)/python -m pytest tests/shell tests/drift tests/matrix tests/deploy tests/monitoring tests/release tests/docs -p no:cacheprovider $(ARGS) > build/shell-tests.log 2>&1 & shell=$$!; \
 	$(BIN)/coverage run -m pytest tests/core tests/wire tests/fuzz $(ARGS) && rest=0 || rest=1; \
 	$(BIN)/python -m pytest tests/sglang_hooks tests/orders -p no:cacheprovider $(ARGS) || rest=1; \
 	wait $$shell || rest=1; tail -n 40 build/shell-tests.log; exit $$rest
