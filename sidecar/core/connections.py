@@ -8,6 +8,8 @@ from sidecar.core.endpoint_queue import Connection, EndpointQueue
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint
 
+_ABSENT = Connection.ABSENT
+
 _SEARCH = 64
 """How many of the least recently used are looked at for one to close: a full table must not make each opening slow."""
 
@@ -39,7 +41,7 @@ class Connections:
         if queue is None:
             queue = self._queues[endpoint] = EndpointQueue(endpoint, now)
         queue.used_at = now
-        if queue.connection is not Connection.ABSENT:
+        if queue.connection is not _ABSENT:
             self._opened.move_to_end(endpoint)
         return queue
 

@@ -91,9 +91,12 @@ class EndpointQueue:
 
     def hand_off(self, offers: Sequence[OwedNotice], now: float) -> list[OwedNotice]:
         """Answers those of them that are still owed."""
-        fresh = [owed for owed in offers if owed.state is _OFFERED and owed.outcome is None]
+        fresh: list[OwedNotice] = []
         pending, handed_off = self.pending, self.handed_off
-        for owed in fresh:
+        for owed in offers:
+            if owed.state is not _OFFERED or owed.outcome is not None:
+                continue
+            fresh.append(owed)
             del pending[owed]
             handed_off[owed] = None
             owed.state = _HANDED_OFF

@@ -6,9 +6,8 @@ was handed off on a connection that then goes down becomes pending again. Nothin
 One endpoint's trouble stays in its own queue: work follows what is due, not what is owed.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-
-from msgspec import Struct
 
 from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
@@ -17,22 +16,14 @@ from sidecar.core.endpoint_queue import Connection, EndpointQueue
 from sidecar.core.hand_offs import HandOffReports
 from sidecar.core.keys import LifeKey, NoticeKey, Outcome
 from sidecar.core.ledger import Ledger
+from sidecar.core.limits import OutboxLimits
 from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.core.stats import Stats
 from sidecar.core.turns import Turns
 from sidecar.model import DecodeEndpoint
 
-
-class OutboxLimits(Struct, frozen=True, kw_only=True):
-    """`trust_s`: how long a predecessor's hand-off, and what was heard of an endpoint, is believed in while there is no
-    connection yet."""
-
-    settle_after_s: float = 5.0
-    idle_close_s: float = 600.0
-    notices_per_endpoint: int = 8192
-    notices_total: int = 131_072
-    connections: int = 4096
-    trust_s: float = 3.0
+_UP = Connection.UP
+_TAKEN_OVER = NoticeState.TAKEN_OVER
 
 
 class Outbox:
@@ -51,7 +42,7 @@ class Outbox:
             settle_after_s=limits.settle_after_s,
             idle_close_s=limits.idle_close_s,
         )
-        self._ended: list[OwedNotice] = []
+        self._ended: list[tuple[Outcome, list[OwedNotice]]] = []
 
     def __len__(self) -> int:
         return self._ledger.count
@@ -102,22 +93,17 @@ class Outbox:
         """Whether it was not owed before. Owed already: nothing, except that news of a handed off one makes it pending
         again.
         """
-        known = self._ledger.find(owed.life, owed.endpoint)
-        queue = self._connections.find(owed.endpoint, now)
+        ledger, endpoint = self._ledger, owed.endpoint
+        known = ledger.find(owed.life, endpoint)
+        queue = self._connections.find(endpoint, now)
         if known is not None:
-            if is_news:
-                known.renew(owed)
-                queue.make_pending(known)
-                self._turns.serve(queue, now)
-            elif owed.is_reported and not known.is_reported:
-                self.hand_offs.contradict(known)
-            self._ledger.put_off(known, owed.expires_at)
+            self._owe_again(known, owed, queue, is_news=is_news, now=now)
             return False
-        if self._ledger.count >= self._least_limit:
+        if ledger.count >= self._least_limit:
             self._make_room(queue, now)
         self._stats.notices_owed += 1
-        self._ledger.add(owed)
-        if owed.state is NoticeState.TAKEN_OVER:
+        ledger.add(owed)
+        if owed.state is _TAKEN_OVER:
             queue.take_over(owed, now, trust_s=self._limits.trust_s)
         else:
             queue.pending[owed] = None
@@ -175,7 +161,7 @@ class Outbox:
         queue = self._connections.known(endpoint)
         if queue is None or queue.connection is Connection.ABSENT:
             return
-        if queue.connection is not Connection.UP:
+        if queue.connection is not _UP:
             self._stats.endpoint_ups += 1
             self._stats.reconnects += queue.has_been_up
         queue.come_up(now, trust_s=self._limits.trust_s)
@@ -185,7 +171,7 @@ class Outbox:
 
     def endpoint_down(self, endpoint: DecodeEndpoint, now: float) -> None:
         queue = self._connections.known(endpoint)
-        if queue is None or queue.connection is not Connection.UP:
+        if queue is None or queue.connection is not _UP:
             return
         queue.go_down(now)
         self._stats.endpoint_downs += 1
@@ -216,12 +202,23 @@ class Outbox:
     def take_actions(self) -> list[Connect | CloseEndpoint | SendNotices]:
         return [*self._connections.take_actions(), *self._turns.take_offers()]
 
-    def take_ended(self) -> list[OwedNotice]:
-        """Each has its outcome."""
+    def take_ended(self) -> list[tuple[Outcome, list[OwedNotice]]]:
+        """Each time those of one endpoint."""
         ended, self._ended = self._ended, []
         return ended
 
     # -- inside
+
+    def _owe_again(
+        self, known: OwedNotice, owed: OwedNotice, queue: EndpointQueue, *, is_news: bool, now: float
+    ) -> None:
+        if is_news:
+            known.renew(owed)
+            queue.make_pending(known)
+            self._turns.serve(queue, now)
+        elif owed.is_reported and not known.is_reported:
+            self.hand_offs.contradict(known)
+        self._ledger.put_off(known, owed.expires_at)
 
     def _make_room(self, queue: EndpointQueue, now: float) -> None:
         limit = self._limits.notices_per_endpoint
@@ -233,19 +230,19 @@ class Outbox:
 
     def _note_hand_offs(self, queue: EndpointQueue, handed_off: list[OwedNotice], now: float) -> None:
         stats = self._stats
+        waits_s = [now - owed.owed_since for owed in handed_off if owed.hand_offs == 1]
         stats.hand_offs += len(handed_off)
-        stats.owed_to_hand_off.observe([now - owed.owed_since for owed in handed_off if owed.hand_offs == 1])
-        for owed in handed_off:
-            stats.hand_offs_by_form[owed.form.value] += 1
-            if owed.hand_offs > 1:
-                stats.hand_offs_again += 1
-            if owed.is_once:
-                self._end(owed, Outcome.SUPERSEDED, now)
+        stats.hand_offs_again += len(handed_off) - len(waits_s)
+        stats.owed_to_hand_off.observe(waits_s)
+        for form, count in Counter([owed.form for owed in handed_off]).items():
+            stats.hand_offs_by_form[form.value] += count
+        for owed in [owed for owed in handed_off if owed.is_once]:
+            self._end(owed, Outcome.SUPERSEDED, now)
         self.hand_offs.note(queue, handed_off, now)
 
     def _note_refusal(self, queue: EndpointQueue, is_still_owed: bool, now: float) -> None:
         self._stats.refusals += is_still_owed
-        if queue.connection is Connection.UP:
+        if queue.connection is _UP:
             queue.restart_settling(now)
         queue.is_due = False
         if queue.retry_at is None:
@@ -253,7 +250,7 @@ class Outbox:
 
     def _attend(self, queue: EndpointQueue, now: float) -> None:
         """Whatever is due at this endpoint. Being called early is harmless."""
-        if queue.connection is Connection.UP:
+        if queue.connection is _UP:
             self._settle(queue, now)
         elif queue.trust_until is not None and queue.trust_until <= now:
             self.hand_offs.take_back(queue.make_all_pending())
@@ -274,10 +271,12 @@ class Outbox:
         held = queue.held_up(self._limits.settle_after_s, now)
         if not held:
             return
+        outcome, handed_off = Outcome.HELD_UP, queue.handed_off
         for owed in held:
-            del queue.handed_off[owed]
-            owed.outcome, owed.ended_at = Outcome.HELD_UP, now
-            self._ledger.remove(owed)
+            del handed_off[owed]
+            owed.outcome = outcome
+            owed.ended_at = now
+        self._ledger.remove(held)
         queue.used_at = now
         self._note_ended(held, Outcome.HELD_UP, now)
 
@@ -285,11 +284,11 @@ class Outbox:
         queue.discard(owed)
         queue.used_at = now
         owed.outcome, owed.ended_at = outcome, now
-        self._ledger.remove(owed)
+        self._ledger.remove([owed])
         self._note_ended([owed], outcome, now)
 
     def _note_ended(self, ended: list[OwedNotice], outcome: Outcome, now: float) -> None:
         self._stats.notices_ended[outcome.value] += len(ended)
         if outcome.is_settled:
             self._stats.owed_to_settled.observe([now - owed.owed_since for owed in ended])
-        self._ended += ended
+        self._ended.append((outcome, ended))

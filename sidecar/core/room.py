@@ -95,7 +95,7 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
 }
 
 
-class Handshake(Struct):
+class Handshake(Struct, gc=False):
     """The last that was heard of an endpoint in this life. The times are when it was heard here; 0: never.
 
     `handed_off`: its rank says that a predecessor of this sidecar has handed the notice off.
@@ -135,7 +135,7 @@ class Reaffirm(Struct, frozen=True):
 Claim: TypeAlias = Owe | Settle | Reaffirm
 
 
-class End(Struct, frozen=True):
+class End(Struct, frozen=True, gc=False):
     """What a notice about an ended life needs to know of it."""
 
     cause: str
@@ -259,13 +259,14 @@ class Room:
         self.owed += 1
         self.is_reported = False
 
-    def note_ended(self, owed: OwedNotice) -> None:
-        self.owed = max(0, self.owed - 1)  # it may be older than this, if the life was evicted and came back
-        endpoint = owed.endpoint
-        if owed.is_settled:
-            self.settled(endpoint)
-        if len(self.told) < TOLD_LIMIT or endpoint in self.told:
-            self.told[endpoint] = owed
+    def note_ended(self, owed: OwedNotice, *, is_settled: bool) -> None:
+        if self.owed:  # 0: it is older than this, the life was evicted and came back
+            self.owed -= 1
+        endpoint, told = owed.endpoint, self.told
+        if is_settled and (known := self.endpoints.get(endpoint)) is not None:
+            known.is_settled = True
+        if len(told) < TOLD_LIMIT or endpoint in told:
+            told[endpoint] = owed
 
     def finish(self) -> bool:
         """Whether the life has ended without success and owes nothing, and this had not been noted yet."""

@@ -16,10 +16,17 @@ class Histogram:
         self.sum_s = 0.0
 
     def observe(self, times_s: Sequence[float]) -> None:
-        counts = self.counts
+        """Those of one batch are mostly alike: one look at the extremes then does for all."""
+        if not times_s:
+            return
+        counts, least = self.counts, min(times_s)
+        self.sum_s += sum(times_s) if least >= 0.0 else sum(max(seconds, 0.0) for seconds in times_s)
+        first, last = bisect_left(BUCKETS_S, least), bisect_left(BUCKETS_S, max(times_s))
+        if first == last:
+            counts[first] += len(times_s)
+            return
         for seconds in times_s:
             counts[bisect_left(BUCKETS_S, seconds)] += 1
-            self.sum_s += max(seconds, 0.0)
 
 
 @dataclasses.dataclass

@@ -18,7 +18,8 @@ from typing import Protocol
 import structlog
 import zmq
 
-from sidecar.model import DecodeEndpoint, Form, Notice
+from sidecar.core.owed import OwedNotice
+from sidecar.model import DecodeEndpoint
 from sidecar.wire.kv_status import failed_frames
 
 OPTIONS: dict[int, int] = {
@@ -83,15 +84,15 @@ class PushPool:
         else:
             self._lookups[endpoint] = self._loop.create_task(self._look_up(endpoint, host))
 
-    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[tuple[Notice, Form]]) -> int:
+    def offer(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice]) -> int:
         link = self._links.get(endpoint)
         if link is None:
             self.connect(endpoint)
             return 0
-        handed_off = 0
+        handed_off, send = 0, link.send
         try:
-            for notice, form in notices:
-                link.send(failed_frames(notice, form))
+            for owed in offers:
+                send(failed_frames(owed.notice, owed.form))
                 handed_off += 1
         except zmq.Again:
             return handed_off
@@ -187,18 +188,15 @@ class _Link:
     def send(self, frames: Sequence[bytes]) -> None:
         """Raises zmq.Again for a message that is not taken."""
         send = self._send
-        is_begun = False
+        first, *others, last = frames
+        send(first, _MORE)
         try:
-            for frame in frames[:-1]:
+            for frame in others:
                 send(frame, _MORE)
-                is_begun = True
-        except zmq.Again:
-            if (
-                is_begun
-            ):  # its pipe has gone: libzmq swallows what follows, up to a last frame, which must not be another's
-                send(frames[-1], _LAST)
+        except zmq.Again:  # its pipe has gone: libzmq swallows what follows, up to a last frame of the same message
+            send(last, _LAST)
             raise
-        send(frames[-1], _LAST)
+        send(last, _LAST)
 
     def close(self, linger_ms: int) -> None:
         self._is_closed = True

@@ -3,7 +3,8 @@
 from sidecar.core.actions import Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.keys import LifeKey, Outcome
-from sidecar.core.outbox import Outbox, OutboxLimits
+from sidecar.core.limits import OutboxLimits
+from sidecar.core.outbox import Outbox
 from sidecar.core.owed import OwedNotice
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, Notice
@@ -64,4 +65,4 @@ class Box:
             self.outbox.attempted(owed.endpoint, [owed], 0, now)
 
     def ended(self) -> list[tuple[int, Outcome]]:
-        return [(ended.key.life.room, ended.outcome) for ended in self.outbox.take_ended()]
+        return [(owed.key.life.room, outcome) for outcome, ended in self.outbox.take_ended() for owed in ended]

@@ -5,10 +5,8 @@ from typing import TypeVar
 
 from sidecar.core.actions import Action, CloseEndpoint, Connect, SendNotices, SendReplies
 from sidecar.core.keys import LifeKey, NoticeKey
-from sidecar.core.limits import Limits
+from sidecar.core.limits import Limits, OutboxLimits, RoomLimits
 from sidecar.core.notifier import Notifier
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import RoomLimits
 from sidecar.model import (
     PROTOCOL,
     DecodeAborted,
