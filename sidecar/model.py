@@ -238,28 +238,27 @@ class Settled(Struct, frozen=True, array_like=True, tag="settled", gc=False):
     seq: int = 0
 
 
-class HandedOffBatch(Struct, frozen=True, array_like=True, tag="handed_off_batch", gc=False):
-    """HandedOff of many handshakes of one endpoint: of each the room, the life and its number.
+Answered: TypeAlias = tuple[int, int, DecodeEndpoint, int]
+"""A handshake: room, life, endpoint and its number."""
 
-    Said only to a rank whose hello `hears_batches`; to another one each is said by itself.
-    """
 
-    endpoint: DecodeEndpoint
-    handshakes: list[tuple[int, int, int]]
+class HandedOffBatch(Struct, frozen=True, array_like=True, tag="handed_off_batch"):
+    """HandedOff of many handshakes. Said only to a rank whose hello `hears_batches`, else each is said by itself."""
+
+    handshakes: list[Answered]
     stands: bool = True
 
     def each(self) -> list[HandedOff]:
-        return [HandedOff(room, life, self.endpoint, seq, self.stands) for room, life, seq in self.handshakes]
+        return [HandedOff(*handshake, self.stands) for handshake in self.handshakes]
 
 
-class SettledBatch(Struct, frozen=True, array_like=True, tag="settled_batch", gc=False):
-    """Settled of many handshakes of one endpoint, as HandedOffBatch is of HandedOff."""
+class SettledBatch(Struct, frozen=True, array_like=True, tag="settled_batch"):
+    """Settled of many handshakes, as HandedOffBatch is of HandedOff."""
 
-    endpoint: DecodeEndpoint
-    handshakes: list[tuple[int, int, int]]
+    handshakes: list[Answered]
 
     def each(self) -> list[Settled]:
-        return [Settled(room, life, self.endpoint, seq) for room, life, seq in self.handshakes]
+        return [Settled(*handshake) for handshake in self.handshakes]
 
 
 class SiblingDied(Struct, frozen=True, array_like=True, tag="sibling_died"):

@@ -28,10 +28,11 @@ class Deadlines(Generic[Key]):
         self._at[key] = at
         self._serial += 1
         heappush(self._heap, (at, self._serial, key))
-        self._sweep()
+        if len(self._heap) > 2 * len(self._at) + _SLACK:
+            self._sweep()
 
     def clear(self, key: Key) -> None:
-        if self._at.pop(key, None) is not None:
+        if self._at.pop(key, None) is not None and len(self._heap) > 2 * len(self._at) + _SLACK:
             self._sweep()
 
     def next(self) -> float | None:
@@ -41,16 +42,16 @@ class Deadlines(Generic[Key]):
         return heap[0][0] if heap else None
 
     def pop_due(self, now: float) -> list[Key]:
+        heap, times = self._heap, self._at
         due: list[Key] = []
-        while (at := self.next()) is not None and at <= now:
-            key = heappop(self._heap)[2]
-            del self._at[key]
-            due.append(key)
+        while heap and heap[0][0] <= now:
+            at, _, key = heappop(heap)
+            if times.get(key) == at:
+                del times[key]
+                due.append(key)
         return due
 
     def _sweep(self) -> None:
-        if len(self._heap) <= 2 * len(self._at) + _SLACK:
-            return
         self._heap = [(at, serial, key) for serial, (key, at) in enumerate(self._at.items())]
         self._serial = len(self._heap)
         heapify(self._heap)

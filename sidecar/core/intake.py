@@ -128,7 +128,7 @@ class Intake:
     def _tell_all(self, rank: Rank, room: Room, now: float) -> None:
         """The life has failed: everyone who shook hands is owed a notice."""
         key = room.key
-        end = room.end(has_newer_life=self._rooms.has_newer_life(key))
+        end = room.end()
         notice = _notice(rank, key, end)
         for endpoint, shaken in room.endpoints.items():
             if shaken.is_settled:

@@ -32,7 +32,7 @@ class Untold(enum.Enum):
 
 class Outcome(enum.Enum):
     """How a notice ended. `is_settled`: the endpoint is owed nothing more, so a successor of this sidecar need not tell
-    it.
+    it. `word` is the value, which costs two calls to ask for.
     """
 
     HELD_UP = "held_up"  # handed off on a connection that stayed up for the stated time
@@ -44,4 +44,5 @@ class Outcome(enum.Enum):
     DROPPED = "dropped"  # pushed out by a bound
 
     def __init__(self, word: str) -> None:
+        self.word = word
         self.is_settled = word not in ("expired", "dropped")

@@ -253,10 +253,9 @@ class Notifier:
                 self._intake.conclude(rank, [end], now)
 
     def _settle_ended(self) -> None:
-        for outcome, ended in self.outbox.take_ended():
-            self.rooms.note_ended(ended, is_settled=outcome.is_settled)
-            if outcome.is_settled:
-                self._reply_to_each(ended, settled)
+        if ended := self.outbox.take_ended():
+            self.rooms.note_ended(ended)
+            self._reply_to_each([owed for owed in ended if owed.outcome and owed.outcome.is_settled], settled)
 
     def _reaffirm(self, rank: Rank, life: LifeKey, claim: Reaffirm) -> None:
         self._replies_to(life.process).append(Settled(life.room, life.life, claim.endpoint, claim.seq))
@@ -266,7 +265,7 @@ class Notifier:
             self._reply_to_each(notices, still_handed_off if stands else no_more_handed_off)
 
     def _reply_to_each(self, notices: list[OwedNotice], word: Word) -> None:
-        """To the ranks that have these notices of one endpoint owed: mostly it is one rank."""
+        """To the ranks that these notices are of."""
         for process in dict.fromkeys([owed.life.process for owed in notices]):
             rank = self.ranks.of(process)
             if rank is not None and rank.stream is not None:

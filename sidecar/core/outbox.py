@@ -6,7 +6,6 @@ was handed off on a connection that then goes down becomes pending again. Nothin
 One endpoint's trouble stays in its own queue: work follows what is due, not what is owed.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
@@ -42,7 +41,8 @@ class Outbox:
             settle_after_s=limits.settle_after_s,
             idle_close_s=limits.idle_close_s,
         )
-        self._ended: list[tuple[Outcome, list[OwedNotice]]] = []
+        self._held: list[OwedNotice] = []
+        self._ended: list[OwedNotice] = []
 
     def __len__(self) -> int:
         return self._ledger.count
@@ -86,7 +86,7 @@ class Outbox:
         queue.hear(session, now)
         if queue.connection is Connection.ABSENT and queue.retry_at is None:
             self._turns.open(queue, now)
-        if queue.connection is Connection.ABSENT and not len(queue):
+        if queue.connection is Connection.ABSENT and queue.is_empty:
             self._connections.forget(queue, "limit")
 
     def owe(self, owed: OwedNotice, *, is_news: bool, now: float) -> bool:
@@ -183,9 +183,11 @@ class Outbox:
     def handle_timer(self, now: float) -> None:
         for owed in self._ledger.pop_expired(now):
             self._end(owed, Outcome.EXPIRED, now)
+        known = self._connections.known
         for queue in self._turns.pop_woken(now):
-            if self._connections.known(queue.endpoint) is queue:
+            if known(queue.endpoint) is queue:
                 self._attend(queue, now)
+        self._settle(now)
         self.hand_offs.handle_timer(now)
 
     def hurry(self, now: float) -> None:
@@ -194,6 +196,7 @@ class Outbox:
             if queue.pending:
                 queue.retry_at = now
                 self._attend(queue, now)
+        self._settle(now)
 
     def next_deadline(self) -> float | None:
         times = (self._ledger.next_expiry(), self._turns.next_deadline(), self.hand_offs.next_deadline())
@@ -202,8 +205,8 @@ class Outbox:
     def take_actions(self) -> list[Connect | CloseEndpoint | SendNotices]:
         return [*self._connections.take_actions(), *self._turns.take_offers()]
 
-    def take_ended(self) -> list[tuple[Outcome, list[OwedNotice]]]:
-        """Each time those of one endpoint."""
+    def take_ended(self) -> list[OwedNotice]:
+        """Each has its outcome."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -230,14 +233,16 @@ class Outbox:
 
     def _note_hand_offs(self, queue: EndpointQueue, handed_off: list[OwedNotice], now: float) -> None:
         stats = self._stats
-        waits_s = [now - owed.owed_since for owed in handed_off if owed.hand_offs == 1]
+        waits_s: list[float] = []
+        for owed in handed_off:
+            stats.hand_offs_by_form[owed.form] += 1
+            if owed.hand_offs == 1:
+                waits_s.append(now - owed.owed_since)
+            if owed.is_once:
+                self._end(owed, Outcome.SUPERSEDED, now)
         stats.hand_offs += len(handed_off)
         stats.hand_offs_again += len(handed_off) - len(waits_s)
         stats.owed_to_hand_off.observe(waits_s)
-        for form, count in Counter([owed.form for owed in handed_off]).items():
-            stats.hand_offs_by_form[form.value] += count
-        for owed in [owed for owed in handed_off if owed.is_once]:
-            self._end(owed, Outcome.SUPERSEDED, now)
         self.hand_offs.note(queue, handed_off, now)
 
     def _note_refusal(self, queue: EndpointQueue, is_still_owed: bool, now: float) -> None:
@@ -251,12 +256,12 @@ class Outbox:
     def _attend(self, queue: EndpointQueue, now: float) -> None:
         """Whatever is due at this endpoint. Being called early is harmless."""
         if queue.connection is _UP:
-            self._settle(queue, now)
+            self._held += queue.take_held_up(self._limits.settle_after_s, now)
         elif queue.trust_until is not None and queue.trust_until <= now:
             self.hand_offs.take_back(queue.make_all_pending())
             self._turns.serve(queue, now)
         self._turns.retry_if_due(queue, now)
-        if not len(queue) and queue.used_at + self._limits.idle_close_s <= now:
+        if queue.is_empty and queue.used_at + self._limits.idle_close_s <= now:
             self._connections.forget(queue, "idle")
             return
         self._turns.wake(queue)
@@ -266,19 +271,15 @@ class Outbox:
         self._close(owed, queue, outcome, now)
         self._turns.wake(queue)
 
-    def _settle(self, queue: EndpointQueue, now: float) -> None:
-        """What has been handed off long enough ago: the many that end in the same way."""
-        held = queue.held_up(self._limits.settle_after_s, now)
-        if not held:
-            return
-        outcome, handed_off = Outcome.HELD_UP, queue.handed_off
+    def _settle(self, now: float) -> None:
+        """What has been handed off long enough ago, at whichever endpoints: the many that end in the same way."""
+        held, self._held = self._held, []
+        outcome = Outcome.HELD_UP
         for owed in held:
-            del handed_off[owed]
             owed.outcome = outcome
             owed.ended_at = now
         self._ledger.remove(held)
-        queue.used_at = now
-        self._note_ended(held, Outcome.HELD_UP, now)
+        self._note_ended(held, outcome, now)
 
     def _close(self, owed: OwedNotice, queue: EndpointQueue, outcome: Outcome, now: float) -> None:
         queue.discard(owed)
@@ -288,7 +289,9 @@ class Outbox:
         self._note_ended([owed], outcome, now)
 
     def _note_ended(self, ended: list[OwedNotice], outcome: Outcome, now: float) -> None:
-        self._stats.notices_ended[outcome.value] += len(ended)
+        if not ended:
+            return
+        self._stats.notices_ended[outcome.word] += len(ended)
         if outcome.is_settled:
             self._stats.owed_to_settled.observe([now - owed.owed_since for owed in ended])
-        self._ended.append((outcome, ended))
+        self._ended += ended

@@ -145,6 +145,7 @@ class RoomTable:
             self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
             return None
         room.end_seq = fact.seq
+        room.has_newer_life = lives is not None and max(lives) > fact.life
         room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
         if before is _OPEN:
             del self._open[room.key]
@@ -152,14 +153,14 @@ class RoomTable:
         self._keep_end(room, is_dated=room.expires_at == expiry)
         return room
 
-    def note_ended(self, ended: Sequence[OwedNotice], *, is_settled: bool) -> None:
+    def note_ended(self, ended: Sequence[OwedNotice]) -> None:
         all_lives = self._lives
         for owed in ended:
             life = owed.life
             lives = all_lives.get((life.process, life.room))
             room = lives.get(life.life) if lives else None
             if room is not None:
-                room.note_ended(owed, is_settled=is_settled)
+                room.note_ended(owed)
                 if room.finish():
                     self._finished.append(room)
 
@@ -175,14 +176,13 @@ class RoomTable:
 
     def end_of(self, key: LifeKey, now: float) -> End:
         """For a life that has failed, drained or not, or is buried."""
-        room = self.find(key)
+        lives = self._lives.get((key.process, key.room), {})
+        has_newer_life = bool(lives) and max(lives) > key.life
+        room = lives.get(key.life)
         if room is None:
-            return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], self.has_newer_life(key))
-        return room.end(has_newer_life=self.has_newer_life(key))
-
-    def has_newer_life(self, key: LifeKey) -> bool:
-        lives = self._lives.get((key.process, key.room))
-        return lives is not None and max(lives) > key.life
+            return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], has_newer_life)
+        room.has_newer_life = has_newer_life
+        return room.end()
 
     def open_of(self, process: str) -> list[LifeKey]:
         return [key for key in self._open if key.process == process]

@@ -65,4 +65,4 @@ class Box:
             self.outbox.attempted(owed.endpoint, [owed], 0, now)
 
     def ended(self) -> list[tuple[int, Outcome]]:
-        return [(owed.key.life.room, outcome) for outcome, ended in self.outbox.take_ended() for owed in ended]
+        return [(ended.key.life.room, ended.outcome) for ended in self.outbox.take_ended()]
