@@ -28,8 +28,7 @@ from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, Termin
 
 # Members of an enum are looked up on its class, which costs a fact as much as a call does.
 _OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEEDED
-_SUCCESSFUL, _FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE
-_UNDRAINED_FAILURE = RoomInput.UNDRAINED_FAILURE
+_SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
 _SUCCESS = TerminalStatus.SUCCESS
 
 GENERIC_CAUSE = "prefill gave the request up"
@@ -68,7 +67,7 @@ class RoomTable:
         """What is over the new bound is evicted at once."""
         self._limits = limits
         while len(self._records) > limits.records:
-            self._evict(next(iter(self._records.values())))
+            self._evict_oldest()
 
     def find(self, key: LifeKey) -> Room | None:
         lives = self._lives.get((key.process, key.room))
@@ -154,10 +153,9 @@ class RoomTable:
         return room
 
     def note_ended(self, ended: Sequence[OwedNotice]) -> None:
-        all_lives = self._lives
         for owed in ended:
             life = owed.life
-            lives = all_lives.get((life.process, life.room))
+            lives = self._lives.get((life.process, life.room))
             room = lives.get(life.life) if lives else None
             if room is not None:
                 room.note_ended(owed)
@@ -263,29 +261,34 @@ class RoomTable:
         if not is_dated:
             self._expiries.add(room)
         if len(records) > self._limits.records:
-            self._evict(next(iter(records.values())))
+            self._evict_oldest()
 
-    def _evict(self, room: Room) -> None:
+    def _evict_oldest(self) -> None:
         """What is owed for it already stays owed; a late handshake is still answered, though without the true cause."""
+        key, room = self._records.popitem(last=False)
+        self._forget(room)
+        self._expiries.note_over()
         self._stats.records_evicted_early += 1
         if room.owed:
             self._finished.append(room)
-        self._remove(room)
         if room.state is not _FAILED:
             return
-        self._tombstones[room.key] = room.expires_at
+        self._tombstones[key] = room.expires_at
         if len(self._tombstones) > self._limits.tombstones:
             self._stats.tombstones_lost += 1
             self._tombstones.popitem(last=False)
 
     def _remove(self, room: Room) -> None:
-        key = room.key
         table = self._table_of(room)
-        del table[key]
-        self._early.pop(key, None)
-        room.is_over = True
+        del table[room.key]
+        self._early.pop(room.key, None)
+        self._forget(room)
         if table is self._records:
             self._expiries.note_over()
+
+    def _forget(self, room: Room) -> None:
+        """It is in no table any more."""
+        room.is_over, key = True, room.key
         lives = self._lives[key.process, key.room]
         del lives[key.life]
         if not lives:
