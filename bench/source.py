@@ -20,7 +20,7 @@ from sidecar.model import (
     Hello,
     RoomConcluded,
     RoomOpened,
-    Settled,
+    SettledBatch,
     TerminalStatus,
 )
 from sidecar.wire.ingress import encode, encode_all, reply_reader
@@ -46,6 +46,7 @@ class Source:
                     *(PROTOCOL, f"source-{time.monotonic_ns()}", "bench", "prefill", 0, 0, 0, 0, os.getpid()),
                     *("-", "mooncake", 300.0, {}),
                     hears_hand_offs=True,
+                    hears_batches=True,
                 )
             )
         )
@@ -90,5 +91,5 @@ class Source:
             for reply in reader.cut(received)[0]:
                 if isinstance(reply, Accepted):
                     self._accepted = reply.seq
-                elif isinstance(reply, Settled):
-                    self.settled += 1
+                elif isinstance(reply, SettledBatch):
+                    self.settled += len(reply.handshakes)

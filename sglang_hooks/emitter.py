@@ -24,16 +24,18 @@ from sidecar.model import (
     Accepted,
     Fact,
     HandedOff,
+    HandedOffBatch,
     Refusal,
     Reply,
     RoomEnded,
     RoomQuery,
     Settled,
+    SettledBatch,
     SiblingDied,
     TokenizerJoined,
     Welcome,
 )
-from sidecar.wire.ingress import FrameReader, encode, reply_reader
+from sidecar.wire.ingress import FrameReader, encode, reply_reader, singly
 
 UNSENT_LIMIT = 32_768
 """Facts queued for a sidecar that does not read. Beyond it the stream is given up, and the replay on the next one
@@ -213,7 +215,7 @@ class Emitter:
             received = stream.recv(RECEIVE_BYTES)
             if not received:
                 raise WireError("the sidecar closed the stream before its welcome")
-            replies = list(reader.feed(received))
+            replies = list(singly(reader.feed(received)))
             match replies:
                 case [Welcome(protocol=protocol, hears_refusals=hears_refusals), *rest]:
                     if protocol != PROTOCOL:
@@ -273,7 +275,7 @@ class Emitter:
             self.traffic.last_failure = "the sidecar closed the stream"
             return False
         try:
-            for reply in reader.feed(received):
+            for reply in singly(reader.feed(received)):
                 self._handle(reply)
         except WireError as error:
             self.traffic.last_failure = str(error)
@@ -295,5 +297,5 @@ class Emitter:
             case Refusal(reason=reason):
                 self.traffic.refusals += 1
                 self.traffic.last_failure = reason
-            case Welcome():
-                pass
+            case Welcome() | HandedOffBatch() | SettledBatch():
+                pass  # taken apart before: `singly`

@@ -54,7 +54,7 @@ class Rank(RankBook):
         self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
         self.senderless = Senderless(self)
         self.registrations = Registrations()
-        self._hello = structs.replace(hello, hears_hand_offs=True, hears_refusals=True)
+        self._hello = structs.replace(hello, hears_hand_offs=True, hears_refusals=True, hears_batches=True)
         self.backend = hello.backend
         self.coming: tuple[int, str] = (-1, "")  # room and traceparent of the request that has come to its queue
 

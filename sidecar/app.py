@@ -3,26 +3,23 @@
 import asyncio
 import contextlib
 import functools
+import importlib
 import random
 import secrets
 import signal
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import structlog
 import uvloop
 import zmq
 from msgspec import Struct
-from prometheus_client import CollectorRegistry
 
 from sidecar.config import Config, Supervision
 from sidecar.core.notifier import Notifier
 from sidecar.errors import ConfigError
-from sidecar.model import TOKENIZER
 from sidecar.reload import Settings, limits_of
 from sidecar.shell import descriptors, log
 from sidecar.shell.descriptors import DescriptorBudget
@@ -30,17 +27,11 @@ from sidecar.shell.driver import Driver
 from sidecar.shell.garbage import spare_the_living
 from sidecar.shell.ingress import IngressServer
 from sidecar.shell.life_log import LifeLog
-from sidecar.shell.metrics import Counted, SidecarCollector
 from sidecar.shell.notify import Supervised, SystemdSocket
 from sidecar.shell.pulse import Pulse
 from sidecar.shell.push import FROZEN_PEER_LIMIT_S, PushPool
 from sidecar.shell.rendezvous import Rendezvous
-from sidecar.shell.status import Bounds, status_document
-from sidecar.shell.story import room_document
 from sidecar.tracing import Tracing
-
-if TYPE_CHECKING:
-    from sidecar.shell.admin import AdminServer
 
 EXIT_NOTHING_OWED = 0
 EXIT_OWED = 3
@@ -69,7 +60,7 @@ def serve(
     supervision: Supervision = Supervision(),  # noqa: B008 - frozen
     on_ready: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs until told to end or out of work. Raises ConfigError and SocketTakenError before serving.
+    """Runs until told to end or out of work. Raises SocketTakenError before serving, ConfigError before it is ready.
 
     `reread` gives the settings as they are now, or raises ConfigError: SIGHUP puts those to use that can change.
     """
@@ -108,12 +99,15 @@ async def _serve(
         service = _put_together(stack, settings, rendezvous, repeats, on_end=ending.set)
         supervised: Supervised | None = None
         _handle_signals(loop, on_end=ending.set, on_reload=lambda: _reload(service, supervised))
-        await _start_admin(stack, service)
         await service.ingress.start(rendezvous)
         service.driver.pump()
+        if settings.now.idle_exit_s:  # an engine waits, for its ranks to be served and for nothing else
+            on_ready()
+        await _start_admin(stack, service)
         _report_ready(service)
         spare_the_living()
-        on_ready()
+        if not settings.now.idle_exit_s:
+            on_ready()
         supervised = _tell_systemd(stack, supervision, service)
         await ending.wait()
         if supervised is not None:
@@ -240,7 +234,9 @@ async def _start_admin(stack: contextlib.AsyncExitStack, service: Service) -> No
     config = service.settings.now
     if config.admin is None:
         return
-    admin = _make_admin(service)
+    # aiohttp and prometheus_client are half of what there is to load. Ranks are served meanwhile.
+    operators = await asyncio.to_thread(importlib.import_module, "sidecar.operators")
+    admin = operators.make_admin(service)
     host, port = config.admin
     try:
         served = await admin.start(host, port)
@@ -252,48 +248,3 @@ async def _start_admin(stack: contextlib.AsyncExitStack, service: Service) -> No
         return
     stack.push_async_callback(admin.stop)
     structlog.get_logger("sidecar").info("admin server", host=host, port=served)
-
-
-def _make_admin(service: Service) -> "AdminServer":
-    from sidecar.shell.admin import AdminServer  # noqa: PLC0415 - aiohttp is two thirds of the start-up time
-
-    counted = Counted(
-        push=service.push,
-        ingress=service.ingress,
-        pulse=service.pulse,
-        repeats=service.repeats,
-        budget=service.budget,
-        visitors=lambda: admin.visitors,
-        spans=service.tracing.counts,
-    )
-    own = version("pd-sidecar")
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(SidecarCollector(notifier=service.notifier, counted=counted, version=own))
-    admin = AdminServer(
-        registry=registry,
-        readiness=lambda: readiness(service),
-        status=lambda: status_document(service.notifier, now=time.monotonic(), bounds=_bounds(service), version=own),
-        trace=lambda room: room_document(service.notifier, room, now=time.monotonic(), wall_s=time.time()),
-        visitor_limit=service.budget.visitors,
-    )
-    return admin
-
-
-def readiness(service: Service) -> dict[str, Any] | None:
-    """The sockets are bound. Which ranks have said hello is told, and is no condition: they come when they come."""
-    if not service.ingress.is_serving:
-        return None
-    hellos = [hello for hello in service.notifier.ranks.hellos if hello.role != TOKENIZER]
-    return {"ranks": [{"engine": hello.engine, "prefill_rank": hello.prefill_rank} for hello in hellos]}
-
-
-def _bounds(service: Service) -> Bounds:
-    config, budget = service.settings.now, service.budget
-    return Bounds(
-        descriptors=budget.limit,
-        connections=budget.connections,
-        streams=budget.streams,
-        records=config.record_limit,
-        settle_after_s=config.settle_after_s,
-        idle_close_s=config.idle_close_s,
-    )

@@ -19,7 +19,7 @@ TOKENIZER = "tokenizer"
 """Role of a prefill server's main process: it accepts or refuses a request before any rank sees it."""
 
 
-class DecodeEndpoint(Struct, frozen=True, array_like=True, order=True, cache_hash=True):
+class DecodeEndpoint(Struct, frozen=True, array_like=True, order=True, cache_hash=True, gc=False):
     """Where one decode rank listens for status messages (sglang `TransferInfo.endpoint`, `dst_port`)."""
 
     host: str
@@ -41,7 +41,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     `record_ttl_s` is max(bootstrap timeout, waiting timeout, 300). `facts_dropped` counts what has not fitted the
     queue since this process began; a replay made good for it. `hears_hand_offs`: it takes HandedOff replies.
     `hears_refusals`: it takes what concerns requests that are refused before a rank sees them. `uncovered`: of which of
-    those nobody can tell decode here, and why.
+    those nobody can tell decode here, and why. `hears_batches`: it takes replies that speak of many notices at once.
 
     Of a tokenizer process the ranks are 0 and mean nothing.
     """
@@ -63,9 +63,10 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     hears_hand_offs: bool = False
     hears_refusals: bool = False
     uncovered: tuple[str, ...] = ()
+    hears_batches: bool = False
 
 
-class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):
+class RoomOpened(Struct, frozen=True, array_like=True, tag="opened", gc=False):
     """A sender was made for the room (`CommonKVSender.__init__`): older lives may no longer be used against it.
 
     `traceparent`: the span of the request in sglang's own trace (W3C), "" where it is not traced.
@@ -77,7 +78,7 @@ class RoomOpened(Struct, frozen=True, array_like=True, tag="opened"):
     traceparent: str = ""
 
 
-class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake"):
+class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake", gc=False):
     """A non-dummy decode endpoint sent its metadata for the room, before or after that life ended.
 
     `handed_off`: in a replay, the sidecar's last HandedOff for this handshake stands.
@@ -91,7 +92,7 @@ class DecodeHandshake(Struct, frozen=True, array_like=True, tag="handshake"):
     handed_off: bool = False
 
 
-class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded"):
+class RoomConcluded(Struct, frozen=True, array_like=True, tag="concluded", gc=False):
     """The life ended at this rank. `at_s` is the host's monotonic clock. `began_at_s` is when an abort or an error
     began the end, 0 if not known: drain and agreement lie between the two.
 
@@ -215,7 +216,7 @@ class Accepted(Struct, frozen=True, array_like=True, tag="accepted"):
     seq: int
 
 
-class HandedOff(Struct, frozen=True, array_like=True, tag="handed_off"):
+class HandedOff(Struct, frozen=True, array_like=True, tag="handed_off", gc=False):
     """The notice for the handshake of number `seq` has left the sidecar on a connection that was up, so a successor
     need not tell it again unless it cannot connect. Not `stands`: that word is taken back, the connection broke.
 
@@ -229,7 +230,7 @@ class HandedOff(Struct, frozen=True, array_like=True, tag="handed_off"):
     stands: bool = True
 
 
-class Settled(Struct, frozen=True, array_like=True, tag="settled"):
+class Settled(Struct, frozen=True, array_like=True, tag="settled", gc=False):
     """The endpoint is owed nothing more for that life by any handshake up to `seq`: a successor need not be told of it.
 
     `seq` 0: the sidecar is older than that field, and means the last handshake it knew.
@@ -239,6 +240,29 @@ class Settled(Struct, frozen=True, array_like=True, tag="settled"):
     life: int
     endpoint: DecodeEndpoint
     seq: int = 0
+
+
+Answered: TypeAlias = tuple[int, int, DecodeEndpoint, int]
+"""A handshake: room, life, endpoint and its number."""
+
+
+class HandedOffBatch(Struct, frozen=True, array_like=True, tag="handed_off_batch"):
+    """HandedOff of many handshakes. Said only to a rank whose hello `hears_batches`, else each is said by itself."""
+
+    handshakes: list[Answered]
+    stands: bool = True
+
+    def each(self) -> list[HandedOff]:
+        return [HandedOff(*handshake, self.stands) for handshake in self.handshakes]
+
+
+class SettledBatch(Struct, frozen=True, array_like=True, tag="settled_batch"):
+    """Settled of many handshakes, as HandedOffBatch is of HandedOff."""
+
+    handshakes: list[Answered]
+
+    def each(self) -> list[Settled]:
+        return [Settled(*handshake) for handshake in self.handshakes]
 
 
 class SiblingDied(Struct, frozen=True, array_like=True, tag="sibling_died"):
@@ -278,7 +302,17 @@ class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
 
 
 Reply: TypeAlias = (
-    Welcome | Accepted | HandedOff | Settled | SiblingDied | Refusal | TokenizerJoined | RoomQuery | RoomEnded
+    Welcome
+    | Accepted
+    | HandedOff
+    | HandedOffBatch
+    | Settled
+    | SettledBatch
+    | SiblingDied
+    | Refusal
+    | TokenizerJoined
+    | RoomQuery
+    | RoomEnded
 )
 
 
@@ -292,7 +326,7 @@ class Form(enum.Enum):
     __hash__ = object.__hash__  # looked up for each notice; an enum would hash its name each time
 
 
-class Notice(Struct, frozen=True):
+class Notice(Struct, frozen=True, gc=False):
     """What decode gets: `room` failed at `prefill_rank`. `cause` and `http_status` travel only as its Form says.
 
     `backend` is the transfer backend of both engines (sglang `disaggregation_transfer_backend`): it decides the frames.

@@ -6,9 +6,7 @@ import structlog
 from msgspec import structs
 
 from sidecar.config import RELOADABLE, Config
-from sidecar.core.limits import Limits
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import RoomLimits
+from sidecar.core.limits import Limits, OutboxLimits, RoomLimits
 from sidecar.errors import ConfigError
 from sidecar.wire.kv_status import LAYOUTS
 

@@ -1,17 +1,19 @@
 """The command line. `run` is at hand; every other command is loaded when it is asked for, so that a starting engine
-waits for none of them.
+waits for none of them, nor for the modules that find them.
 """
 
-import pkgutil
 import sys
-from importlib.metadata import EntryPoint, entry_points
-from typing import NoReturn
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from sidecar.cli.run import run
 from sidecar.detach import Caller
 from sidecar.errors import ConfigError, SidecarError, SocketTakenError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 EXIT_NO_ANSWER = 1
 EXIT_CONFIG = 2
@@ -30,22 +32,31 @@ _LAZY = {
 
 class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_LAZY, *entry_points(group=COMMANDS_GROUP).names})
+        return sorted({*super().list_commands(ctx), *_LAZY, *(point.name for point in _points_elsewhere())})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         at_hand = super().get_command(ctx, cmd_name)
         if at_hand is not None:
             return at_hand
         if cmd_name in _LAZY:
+            import pkgutil  # noqa: PLC0415 - not for `run`
+
             loaded = pkgutil.resolve_name(_LAZY[cmd_name])
             assert isinstance(loaded, click.Command)  # noqa: S101 - an impossible state
             return loaded
-        for point in entry_points(group=COMMANDS_GROUP, name=cmd_name):
-            return _from_elsewhere(point)
+        for point in _points_elsewhere():
+            if point.name == cmd_name:
+                return _from_elsewhere(point)
         return None
 
 
-def _from_elsewhere(point: EntryPoint) -> click.Command:
+def _points_elsewhere() -> "Iterable[EntryPoint]":
+    from importlib.metadata import entry_points  # noqa: PLC0415 - not for `run`: it loads the whole of email
+
+    return entry_points(group=COMMANDS_GROUP)
+
+
+def _from_elsewhere(point: "EntryPoint") -> click.Command:
     called = point.load()
 
     @click.command(

@@ -8,6 +8,8 @@ from sidecar.core.endpoint_queue import Connection, EndpointQueue
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint
 
+_ABSENT = Connection.ABSENT
+
 _SEARCH = 64
 """How many of the least recently used are looked at for one to close: a full table must not make each opening slow."""
 
@@ -39,7 +41,7 @@ class Connections:
         if queue is None:
             queue = self._queues[endpoint] = EndpointQueue(endpoint, now)
         queue.used_at = now
-        if queue.connection is not Connection.ABSENT:
+        if queue.connection is not _ABSENT:
             self._opened.move_to_end(endpoint)
         return queue
 
@@ -72,7 +74,7 @@ class Connections:
         """One that is owed nothing goes first; else one without a peer, whose notices wait for their next turn."""
         oldest = list(islice(self._opened.values(), _SEARCH))
         for queue in oldest:
-            if not len(queue):
+            if queue.is_empty:
                 self.forget(queue, "limit")
                 return True
         for queue in oldest:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -27,10 +28,11 @@ class Deadlines(Generic[Key]):
         self._at[key] = at
         self._serial += 1
         heappush(self._heap, (at, self._serial, key))
-        self._sweep()
+        if len(self._heap) > 2 * len(self._at) + _SLACK:
+            self._sweep()
 
     def clear(self, key: Key) -> None:
-        if self._at.pop(key, None) is not None:
+        if self._at.pop(key, None) is not None and len(self._heap) > 2 * len(self._at) + _SLACK:
             self._sweep()
 
     def next(self) -> float | None:
@@ -40,16 +42,16 @@ class Deadlines(Generic[Key]):
         return heap[0][0] if heap else None
 
     def pop_due(self, now: float) -> list[Key]:
+        heap, times = self._heap, self._at
         due: list[Key] = []
-        while (at := self.next()) is not None and at <= now:
-            key = heappop(self._heap)[2]
-            del self._at[key]
-            due.append(key)
+        while heap and heap[0][0] <= now:
+            at, _, key = heappop(heap)
+            if times.get(key) == at:
+                del times[key]
+                due.append(key)
         return due
 
     def _sweep(self) -> None:
-        if len(self._heap) <= 2 * len(self._at) + _SLACK:
-            return
         self._heap = [(at, serial, key) for serial, (key, at) in enumerate(self._at.items())]
         self._serial = len(self._heap)
         heapify(self._heap)
@@ -77,6 +79,7 @@ class Expiries(Generic[Thing]):
 
     def __init__(self) -> None:
         self._line: deque[tuple[float, Thing]] = deque()
+        self._line_end = -inf
         self._heap: list[tuple[float, int, Thing]] = []
         self._serial = 0
         self._outdated = 0
@@ -86,17 +89,18 @@ class Expiries(Generic[Thing]):
 
     def add(self, thing: Thing) -> None:
         at = thing.expires_at
-        if not self._line or at >= self._line[-1][0]:
+        if at >= self._line_end:
+            self._line_end = at
             self._line.append((at, thing))
             return
         self._serial += 1
         heappush(self._heap, (at, self._serial, thing))
 
-    def note_over(self) -> None:
-        """One of the things added is over before its time, or its time was put off."""
-        self._outdated += 1
-        if self._outdated > len(self) // 2 + _SLACK:
-            self._line = deque([(at, thing) for at, thing in self._line if _is_current(at, thing)])
+    def note_over(self, count: int = 1) -> None:
+        """So many of the things added are over before their time, or their time was put off."""
+        self._outdated += count
+        if self._outdated > (len(self._line) + len(self._heap)) // 2 + _SLACK:
+            self._line = deque([entry for entry in self._line if _is_current(*entry)])
             self._heap = [entry for entry in self._heap if _is_current(entry[0], entry[2])]
             self._outdated = 0
             heapify(self._heap)
@@ -110,6 +114,8 @@ class Expiries(Generic[Thing]):
         while line and not _is_current(*line[0]):
             line.popleft()
             self._outdated -= 1
+        if not line:
+            self._line_end = -inf
         while heap and not _is_current(heap[0][0], heap[0][2]):
             heappop(heap)
             self._outdated -= 1

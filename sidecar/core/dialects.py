@@ -61,12 +61,13 @@ class Dialects:
     def heard_by(self, rank: Rank, endpoint: DecodeEndpoint, session: str) -> Dialect:
         """Of the decode that shook hands under that session."""
         registration = rank.registration_of(endpoint)
-        is_its_own = registration is not None and registration.session == session
-        return judged(rank.backend, registration if is_its_own else None, decode_sglang=self.decode_sglang)
+        if registration is None or registration.session != session:
+            return _of_a_stranger(rank.backend, self.decode_sglang)
+        return judged(rank.backend, registration, decode_sglang=self.decode_sglang)
 
     def of_a_stranger(self, rank: Rank) -> Dialect:
         """Of an endpoint of which nothing is known but its backend."""
-        return judged(rank.backend, None, decode_sglang=self.decode_sglang)
+        return _of_a_stranger(rank.backend, self.decode_sglang)
 
     def of(self, endpoint: DecodeEndpoint) -> tuple[Dialect, Registration | None]:
         """For show: by the rank that joined or left last of those that know it."""
@@ -80,6 +81,11 @@ class Dialects:
 def judged(backend: str, registration: Registration | None, *, decode_sglang: str) -> Dialect:
     frames, decode_half = (registration.frames, registration.decode_half) if registration else (0, "")
     return _judge(CONTROL_PLANE.get(backend, backend), frames, decode_half, decode_sglang)
+
+
+@lru_cache(maxsize=16)
+def _of_a_stranger(backend: str, decode_sglang: str) -> Dialect:
+    return judged(backend, None, decode_sglang=decode_sglang)
 
 
 @lru_cache(maxsize=256)

@@ -29,6 +29,25 @@ class EndpointQueue:
     `is_due` and `wake_at` are the outbox's notes: that it offers from this queue next, and when it looks here again.
     """
 
+    __slots__ = (
+        "connection",
+        "endpoint",
+        "handed_off",
+        "has_been_up",
+        "heard_at",
+        "is_due",
+        "pending",
+        "refusals",
+        "retry_at",
+        "session",
+        "settles_from",
+        "taken_over",
+        "trust_until",
+        "used_at",
+        "wake_at",
+        "watched_from",
+    )
+
     def __init__(self, endpoint: DecodeEndpoint, now: float) -> None:
         self.endpoint = endpoint
         self.connection = Connection.ABSENT
@@ -48,6 +67,11 @@ class EndpointQueue:
 
     def __len__(self) -> int:
         return len(self.pending) + len(self.handed_off) + len(self.taken_over)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is owed here."""
+        return not (self.handed_off or self.pending or self.taken_over)
 
     def __repr__(self) -> str:
         counts = f"pending={len(self.pending)} handed_off={len(self.handed_off)}"
@@ -91,9 +115,12 @@ class EndpointQueue:
 
     def hand_off(self, offers: Sequence[OwedNotice], now: float) -> list[OwedNotice]:
         """Answers those of them that are still owed."""
-        fresh = [owed for owed in offers if owed.state is _OFFERED and owed.outcome is None]
+        fresh: list[OwedNotice] = []
         pending, handed_off = self.pending, self.handed_off
-        for owed in fresh:
+        for owed in offers:
+            if owed.state is not _OFFERED or owed.outcome is not None:
+                continue
+            fresh.append(owed)
             del pending[owed]
             handed_off[owed] = None
             owed.state = _HANDED_OFF
@@ -160,8 +187,8 @@ class EndpointQueue:
         """The connection takes no more: the peer may be frozen, and its heartbeat stuck behind what it has not read."""
         self.settles_from = now
 
-    def held_up(self, settle_after_s: float, now: float) -> list[OwedNotice]:
-        """Those handed off long enough ago on the connection that is still up."""
+    def take_held_up(self, settle_after_s: float, now: float) -> list[OwedNotice]:
+        """Those handed off long enough ago on the connection that is still up. They are owed no more."""
         held: list[OwedNotice] = []
         if self.settles_from + settle_after_s > now:
             return held
@@ -169,17 +196,25 @@ class EndpointQueue:
             if owed.handed_off_at + settle_after_s > now:
                 break
             held.append(owed)
+        if len(held) == len(self.handed_off):
+            self.handed_off.clear()
+        for owed in held if self.handed_off else ():
+            del self.handed_off[owed]
+        if held:
+            self.used_at = now
         return held
 
     def next_deadline(self, *, settle_after_s: float, idle_close_s: float) -> float | None:
-        times = [self.retry_at] if self.pending and self.retry_at is not None else []
+        if self.is_empty:
+            return self.used_at + idle_close_s
+        at: float | None = None
         if self.handed_off:
-            times.append(max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s)
-        if self.taken_over and self.trust_until is not None:
-            times.append(self.trust_until)
-        if not len(self):
-            times.append(self.used_at + idle_close_s)
-        return min(times, default=None)
+            at = max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s
+        if self.pending and self.retry_at is not None and (at is None or self.retry_at < at):
+            at = self.retry_at
+        if self.taken_over and self.trust_until is not None and (at is None or self.trust_until < at):
+            at = self.trust_until
+        return at
 
     def _count_from(self, owed: OwedNotice, now: float) -> None:
         owed.state = _HANDED_OFF

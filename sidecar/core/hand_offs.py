@@ -11,6 +11,9 @@ from collections import deque
 from sidecar.core.endpoint_queue import Connection, EndpointQueue
 from sidecar.core.owed import NoticeState, OwedNotice
 
+_UP = Connection.UP
+_HANDED_OFF = NoticeState.HANDED_OFF
+
 DELAY_S = 0.02
 """libzmq's thread needs some 50 us to take a message to the kernel; a busy machine may keep it waiting for a slice."""
 
@@ -19,41 +22,48 @@ SURELY_HELD = 1024
 
 
 class HandOffReports:
-    """What is ready is a notice and whether its hand-off stands."""
+    """What is ready are notices and whether their hand-offs stand."""
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, EndpointQueue, list[OwedNotice]]] = deque()
-        self._ready: list[tuple[OwedNotice, bool]] = []
+        self._ready: list[tuple[list[OwedNotice], bool]] = []
 
     def note(self, queue: EndpointQueue, handed_off: list[OwedNotice], now: float) -> None:
-        if queue.connection is Connection.UP:
+        if queue.connection is _UP:
             self._recent.append((now, queue, handed_off))
 
     def take_back(self, doubtful: list[OwedNotice]) -> None:
-        for owed in doubtful:
-            if owed.is_reported:
-                owed.is_reported = False
-                self._ready.append((owed, False))
+        believed = [owed for owed in doubtful if owed.is_reported]
+        for owed in believed:
+            owed.is_reported = False
+        self._add(believed, stands=False)
 
     def contradict(self, owed: OwedNotice) -> None:
         """Its rank still believes in a word that was taken back: it was lost with an earlier stream."""
-        self._ready.append((owed, False))
+        self._add([owed], stands=False)
 
     def handle_timer(self, now: float) -> None:
-        while self._recent and self._recent[0][0] + DELAY_S <= now:
-            at, queue, handed_off = self._recent.popleft()
-            if queue.connection is Connection.UP and queue.settles_from <= at and len(queue.handed_off) <= SURELY_HELD:
-                self._report(handed_off, at)
+        recent = self._recent
+        standing: list[OwedNotice] = []
+        while recent and recent[0][0] + DELAY_S <= now:
+            at, queue, handed_off = recent.popleft()
+            if queue.connection is _UP and queue.settles_from <= at and len(queue.handed_off) <= SURELY_HELD:
+                standing += [
+                    owed
+                    for owed in handed_off
+                    if owed.handed_off_at == at and owed.state is _HANDED_OFF and not owed.outcome
+                ]
+        for owed in standing:
+            owed.is_reported = True
+        self._add(standing, stands=True)
 
     def next_deadline(self) -> float | None:
         return self._recent[0][0] + DELAY_S if self._recent else None
 
-    def take_ready(self) -> list[tuple[OwedNotice, bool]]:
+    def take_ready(self) -> list[tuple[list[OwedNotice], bool]]:
         ready, self._ready = self._ready, []
         return ready
 
-    def _report(self, handed_off: list[OwedNotice], at: float) -> None:
-        for owed in handed_off:
-            if owed.state is NoticeState.HANDED_OFF and owed.handed_off_at == at and owed.outcome is None:
-                owed.is_reported = True
-                self._ready.append((owed, True))
+    def _add(self, notices: list[OwedNotice], *, stands: bool) -> None:
+        if notices:
+            self._ready.append((notices, stands))

@@ -24,6 +24,8 @@ from sidecar.model import (
     RoomOpened,
 )
 
+_PENDING, _TAKEN_OVER = NoticeState.PENDING, NoticeState.TAKEN_OVER
+
 OnReaffirm = Callable[[Rank, LifeKey, Reaffirm], None]
 Rule = Callable[[Rank, list[Any], set[int], float], None]
 
@@ -61,19 +63,19 @@ class Intake:
             Goodbye: self._said_goodbye,
         }
 
-    def conclude(self, rank: Rank, fact: RoomConcluded, now: float) -> None:
-        hello = rank.hello
-        room = self._rooms.concluded(hello.process, fact, ttl_s=hello.record_ttl_s, now=now)
-        if room is None:
-            return
-        if room.state in TOLD_STATES:
-            self._tell_all(rank, room, now)
-        if not room.owed:
-            self._rooms.note_finished(room)
+    def conclude(self, rank: Rank, facts: list[RoomConcluded], now: float) -> None:
+        rooms, process, ttl_s = self._rooms, rank.hello.process, rank.hello.record_ttl_s
+        for fact in facts:
+            room = rooms.concluded(process, fact, ttl_s=ttl_s, now=now)
+            if room is None:
+                continue
+            if room.state in TOLD_STATES:
+                self._tell_all(rank, room, now)
+            if not room.owed:
+                rooms.note_finished(room)
 
     def _concluded(self, rank: Rank, facts: list[RoomConcluded], replayed: set[int], now: float) -> None:
-        for fact in facts:
-            self.conclude(rank, fact, now)
+        self.conclude(rank, facts, now)
 
     def _opened(self, rank: Rank, facts: list[RoomOpened], replayed: set[int], now: float) -> None:
         process = rank.hello.process
@@ -126,63 +128,56 @@ class Intake:
     def _tell_all(self, rank: Rank, room: Room, now: float) -> None:
         """The life has failed: everyone who shook hands is owed a notice."""
         key = room.key
-        end = self._rooms.end_of(key, now)
+        end = room.end()
         notice = _notice(rank, key, end)
         for endpoint, shaken in room.endpoints.items():
-            if shaken.is_settled or self._is_suppressed(rank, endpoint, shaken, notice):
+            if shaken.is_settled:
                 continue
-            owed = self._owed_notice(rank, key, Owe(endpoint, shaken, is_news=False), notice, end)
-            if self._outbox.owe(owed, is_news=False, now=now):
+            owed = self._owed_notice(rank, key, endpoint, shaken, notice, end)
+            if isinstance(owed, Untold):
+                self._stats.notices_suppressed[owed.value] += 1
+            elif self._outbox.owe(owed, is_news=False, now=now):
                 room.note_owed()
 
     def _tell(self, rank: Rank, key: LifeKey, claim: Owe, now: float) -> None:
         """A handshake came after the end, or came again."""
         end = self._rooms.end_of(key, now)
-        notice = _notice(rank, key, end)
-        if self._is_suppressed(rank, claim.endpoint, claim.shaken, notice, is_news=claim.is_news):
+        owed = self._owed_notice(rank, key, claim.endpoint, claim.shaken, _notice(rank, key, end), end)
+        if isinstance(owed, Untold):
+            self._stats.notices_suppressed[owed.value] += claim.is_news
             return
-        owed = self._owed_notice(rank, key, claim, notice, end)
         if claim.is_news:
             owed.owed_since = now
         self._stats.handshakes_late += claim.is_news
         if self._outbox.owe(owed, is_news=claim.is_news, now=now) and (room := self._rooms.find(key)):
             room.note_owed()
 
-    def _is_suppressed(
-        self, rank: Rank, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice, *, is_news: bool = True
-    ) -> bool:
-        reason = self._reason_not_to_tell(rank, endpoint, shaken, notice)
-        if reason is not None and is_news:
-            self._stats.notices_suppressed[reason.value] += 1
-        return reason is not None
-
-    def _reason_not_to_tell(
-        self, rank: Rank, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice
-    ) -> Untold | None:
-        if rank.has_restarted(endpoint, shaken.session, shaken.seq):
+    def _owed_notice(
+        self, rank: Rank, key: LifeKey, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice, end: End
+    ) -> OwedNotice | Untold:
+        session = shaken.session
+        if rank.has_restarted(endpoint, session, shaken.seq):
             shaken.is_settled = True
             return Untold.RESTARTED
         if rank.backend not in self._backends:
             return Untold.WIRE
-        if not (notice.drained or self._dialects.heard_by(rank, endpoint, shaken.session).holds_pages):
+        dialect = self._dialects.heard_by(rank, endpoint, session)
+        if not (notice.drained or dialect.holds_pages):
             return Untold.UNDRAINED
-        return None
-
-    def _owed_notice(self, rank: Rank, key: LifeKey, claim: Owe, notice: Notice, end: End) -> OwedNotice:
-        shaken = claim.shaken
+        is_handed_off = shaken.handed_off
         return OwedNotice(
             life=key,
-            endpoint=claim.endpoint,
+            endpoint=endpoint,
             seq=shaken.seq,
             notice=notice,
-            session=shaken.session,
+            session=session,
             owed_since=end.owed_since,
             expires_at=end.expires_at,
             is_once=end.has_newer_life,
-            best_form=self._dialects.heard_by(rank, claim.endpoint, shaken.session).form,
+            best_form=dialect.form,
             safe_form=self._dialects.of_a_stranger(rank).form,
-            state=NoticeState.TAKEN_OVER if shaken.handed_off else NoticeState.PENDING,
-            is_reported=shaken.handed_off,
+            state=_TAKEN_OVER if is_handed_off else _PENDING,
+            is_reported=is_handed_off,
         )
 
 

@@ -1,5 +1,6 @@
 """All notices that are owed, whichever endpoint they are for: found by room and life, and by when they are void."""
 
+from collections.abc import Sequence
 from typing import cast
 
 from sidecar.core.deadlines import Expiries
@@ -42,17 +43,19 @@ class Ledger:
         self.count += 1
         self._expiries.add(owed)
 
-    def remove(self, owed: OwedNotice) -> None:
-        """It has its outcome."""
-        life = owed.life
-        room = (life.process, life.room)
-        siblings = self._by_room[room]
-        if len(siblings) == 1:
-            del self._by_room[room]
-        else:
-            siblings.remove(owed)
-        self.count -= 1
-        self._expiries.note_over()
+    def remove(self, ended: Sequence[OwedNotice]) -> None:
+        """They have their outcome."""
+        by_room = self._by_room
+        for owed in ended:
+            life = owed.life
+            room = (life.process, life.room)
+            siblings = by_room[room]
+            if len(siblings) == 1:
+                del by_room[room]
+            else:
+                siblings.remove(owed)
+        self.count -= len(ended)
+        self._expiries.note_over(len(ended))
 
     def put_off(self, owed: OwedNotice, expires_at: float) -> None:
         """Until then, if that is later."""

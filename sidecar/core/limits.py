@@ -2,8 +2,24 @@
 
 from msgspec import Struct
 
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import RoomLimits
+
+class RoomLimits(Struct, frozen=True, kw_only=True):
+    records: int = 4096
+    open_rooms: int = 65_536
+    succeeded: int = 8192
+    tombstones: int = 262_144
+
+
+class OutboxLimits(Struct, frozen=True, kw_only=True):
+    """`trust_s`: how long a predecessor's hand-off, and what was heard of an endpoint, is believed in while there is no
+    connection yet."""
+
+    settle_after_s: float = 5.0
+    idle_close_s: float = 600.0
+    notices_per_endpoint: int = 8192
+    notices_total: int = 131_072
+    connections: int = 4096
+    trust_s: float = 3.0
 
 
 class Limits(Struct, frozen=True, kw_only=True):

@@ -24,12 +24,12 @@ from sidecar.core.refusals import Refusals
 from sidecar.core.room import Reaffirm, Room
 from sidecar.core.rooms import RoomTable
 from sidecar.core.stats import Stats
+from sidecar.core.words import Word, no_more_handed_off, settled, still_handed_off
 from sidecar.model import (
     PROTOCOL,
     TOKENIZER,
     DecodeEndpoint,
     Fact,
-    HandedOff,
     Hello,
     Refusal,
     Reply,
@@ -250,31 +250,27 @@ class Notifier:
             rank = self.ranks.of(key.process)
             if rank is not None and self.rooms.has_open(key.process, key.room):
                 end = RoomConcluded(0, key.room, key.life, TerminalStatus.FAILED, DEATH_CAUSE, True, now, 0.0, 500)
-                self._intake.conclude(rank, end, now)
+                self._intake.conclude(rank, [end], now)
 
     def _settle_ended(self) -> None:
-        ended = self.outbox.take_ended()
-        if not ended:
-            return
-        self.rooms.note_ended(ended)
-        for process, theirs in groupby(ended, lambda owed: owed.life.process):
-            replies = self._replies_to(process)
-            replies += [
-                Settled(owed.life.room, owed.life.life, owed.endpoint, owed.seq) for owed in theirs if owed.is_settled
-            ]
+        if ended := self.outbox.take_ended():
+            self.rooms.note_ended(ended)
+            self._reply_to_each([owed for owed in ended if owed.outcome and owed.outcome.is_settled], settled)
 
     def _reaffirm(self, rank: Rank, life: LifeKey, claim: Reaffirm) -> None:
         self._replies_to(life.process).append(Settled(life.room, life.life, claim.endpoint, claim.seq))
 
     def _report_hand_offs(self) -> None:
-        ready = self.outbox.hand_offs.take_ready()
-        for (process, stands), theirs in groupby(ready, _process_and_word):
+        for notices, stands in self.outbox.hand_offs.take_ready():
+            self._reply_to_each(notices, still_handed_off if stands else no_more_handed_off)
+
+    def _reply_to_each(self, notices: list[OwedNotice], word: Word) -> None:
+        """To the ranks that these notices are of."""
+        for process in dict.fromkeys([owed.life.process for owed in notices]):
             rank = self.ranks.of(process)
-            if rank is not None and rank.hello.hears_hand_offs:
-                replies = self._replies_to(process)
-                replies += [
-                    HandedOff(owed.life.room, owed.life.life, owed.endpoint, owed.seq, stands) for owed, _ in theirs
-                ]
+            if rank is not None and rank.stream is not None:
+                theirs = [owed for owed in notices if owed.life.process == process]
+                self._replies_to(process).extend(word(rank.hello, theirs))
 
     def _replies_to(self, process: str) -> list[Reply]:
         """Where to put them. Those to a rank that is not connected are lost: it asks again when it is back."""
@@ -293,7 +289,3 @@ class Notifier:
         if self._is_ending or not self._limits.idle_exit_s or self._quiet_since is None:
             return None
         return self._quiet_since + self._limits.idle_exit_s
-
-
-def _process_and_word(ready: tuple[OwedNotice, bool]) -> tuple[str, bool]:
-    return ready[0].life.process, ready[1]

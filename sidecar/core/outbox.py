@@ -8,8 +8,6 @@ One endpoint's trouble stays in its own queue: work follows what is due, not wha
 
 from collections.abc import Sequence
 
-from msgspec import Struct
-
 from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.connections import Connections
@@ -17,22 +15,14 @@ from sidecar.core.endpoint_queue import Connection, EndpointQueue
 from sidecar.core.hand_offs import HandOffReports
 from sidecar.core.keys import LifeKey, NoticeKey, Outcome
 from sidecar.core.ledger import Ledger
+from sidecar.core.limits import OutboxLimits
 from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.core.stats import Stats
 from sidecar.core.turns import Turns
 from sidecar.model import DecodeEndpoint
 
-
-class OutboxLimits(Struct, frozen=True, kw_only=True):
-    """`trust_s`: how long a predecessor's hand-off, and what was heard of an endpoint, is believed in while there is no
-    connection yet."""
-
-    settle_after_s: float = 5.0
-    idle_close_s: float = 600.0
-    notices_per_endpoint: int = 8192
-    notices_total: int = 131_072
-    connections: int = 4096
-    trust_s: float = 3.0
+_UP = Connection.UP
+_TAKEN_OVER = NoticeState.TAKEN_OVER
 
 
 class Outbox:
@@ -51,6 +41,7 @@ class Outbox:
             settle_after_s=limits.settle_after_s,
             idle_close_s=limits.idle_close_s,
         )
+        self._held: list[OwedNotice] = []
         self._ended: list[OwedNotice] = []
 
     def __len__(self) -> int:
@@ -95,29 +86,24 @@ class Outbox:
         queue.hear(session, now)
         if queue.connection is Connection.ABSENT and queue.retry_at is None:
             self._turns.open(queue, now)
-        if queue.connection is Connection.ABSENT and not len(queue):
+        if queue.connection is Connection.ABSENT and queue.is_empty:
             self._connections.forget(queue, "limit")
 
     def owe(self, owed: OwedNotice, *, is_news: bool, now: float) -> bool:
         """Whether it was not owed before. Owed already: nothing, except that news of a handed off one makes it pending
         again.
         """
-        known = self._ledger.find(owed.life, owed.endpoint)
-        queue = self._connections.find(owed.endpoint, now)
+        ledger, endpoint = self._ledger, owed.endpoint
+        known = ledger.find(owed.life, endpoint)
+        queue = self._connections.find(endpoint, now)
         if known is not None:
-            if is_news:
-                known.renew(owed)
-                queue.make_pending(known)
-                self._turns.serve(queue, now)
-            elif owed.is_reported and not known.is_reported:
-                self.hand_offs.contradict(known)
-            self._ledger.put_off(known, owed.expires_at)
+            self._owe_again(known, owed, queue, is_news=is_news, now=now)
             return False
-        if self._ledger.count >= self._least_limit:
+        if ledger.count >= self._least_limit:
             self._make_room(queue, now)
         self._stats.notices_owed += 1
-        self._ledger.add(owed)
-        if owed.state is NoticeState.TAKEN_OVER:
+        ledger.add(owed)
+        if owed.state is _TAKEN_OVER:
             queue.take_over(owed, now, trust_s=self._limits.trust_s)
         else:
             queue.pending[owed] = None
@@ -175,7 +161,7 @@ class Outbox:
         queue = self._connections.known(endpoint)
         if queue is None or queue.connection is Connection.ABSENT:
             return
-        if queue.connection is not Connection.UP:
+        if queue.connection is not _UP:
             self._stats.endpoint_ups += 1
             self._stats.reconnects += queue.has_been_up
         queue.come_up(now, trust_s=self._limits.trust_s)
@@ -185,7 +171,7 @@ class Outbox:
 
     def endpoint_down(self, endpoint: DecodeEndpoint, now: float) -> None:
         queue = self._connections.known(endpoint)
-        if queue is None or queue.connection is not Connection.UP:
+        if queue is None or queue.connection is not _UP:
             return
         queue.go_down(now)
         self._stats.endpoint_downs += 1
@@ -197,9 +183,11 @@ class Outbox:
     def handle_timer(self, now: float) -> None:
         for owed in self._ledger.pop_expired(now):
             self._end(owed, Outcome.EXPIRED, now)
+        known = self._connections.known
         for queue in self._turns.pop_woken(now):
-            if self._connections.known(queue.endpoint) is queue:
+            if known(queue.endpoint) is queue:
                 self._attend(queue, now)
+        self._settle(now)
         self.hand_offs.handle_timer(now)
 
     def hurry(self, now: float) -> None:
@@ -208,6 +196,7 @@ class Outbox:
             if queue.pending:
                 queue.retry_at = now
                 self._attend(queue, now)
+        self._settle(now)
 
     def next_deadline(self) -> float | None:
         times = (self._ledger.next_expiry(), self._turns.next_deadline(), self.hand_offs.next_deadline())
@@ -223,6 +212,17 @@ class Outbox:
 
     # -- inside
 
+    def _owe_again(
+        self, known: OwedNotice, owed: OwedNotice, queue: EndpointQueue, *, is_news: bool, now: float
+    ) -> None:
+        if is_news:
+            known.renew(owed)
+            queue.make_pending(known)
+            self._turns.serve(queue, now)
+        elif owed.is_reported and not known.is_reported:
+            self.hand_offs.contradict(known)
+        self._ledger.put_off(known, owed.expires_at)
+
     def _make_room(self, queue: EndpointQueue, now: float) -> None:
         limit = self._limits.notices_per_endpoint
         if len(queue) >= limit:
@@ -233,19 +233,21 @@ class Outbox:
 
     def _note_hand_offs(self, queue: EndpointQueue, handed_off: list[OwedNotice], now: float) -> None:
         stats = self._stats
-        stats.hand_offs += len(handed_off)
-        stats.owed_to_hand_off.observe([now - owed.owed_since for owed in handed_off if owed.hand_offs == 1])
+        waits_s: list[float] = []
         for owed in handed_off:
-            stats.hand_offs_by_form[owed.form.value] += 1
-            if owed.hand_offs > 1:
-                stats.hand_offs_again += 1
+            stats.hand_offs_by_form[owed.form] += 1
+            if owed.hand_offs == 1:
+                waits_s.append(now - owed.owed_since)
             if owed.is_once:
                 self._end(owed, Outcome.SUPERSEDED, now)
+        stats.hand_offs += len(handed_off)
+        stats.hand_offs_again += len(handed_off) - len(waits_s)
+        stats.owed_to_hand_off.observe(waits_s)
         self.hand_offs.note(queue, handed_off, now)
 
     def _note_refusal(self, queue: EndpointQueue, is_still_owed: bool, now: float) -> None:
         self._stats.refusals += is_still_owed
-        if queue.connection is Connection.UP:
+        if queue.connection is _UP:
             queue.restart_settling(now)
         queue.is_due = False
         if queue.retry_at is None:
@@ -253,13 +255,13 @@ class Outbox:
 
     def _attend(self, queue: EndpointQueue, now: float) -> None:
         """Whatever is due at this endpoint. Being called early is harmless."""
-        if queue.connection is Connection.UP:
-            self._settle(queue, now)
+        if queue.connection is _UP:
+            self._held += queue.take_held_up(self._limits.settle_after_s, now)
         elif queue.trust_until is not None and queue.trust_until <= now:
             self.hand_offs.take_back(queue.make_all_pending())
             self._turns.serve(queue, now)
         self._turns.retry_if_due(queue, now)
-        if not len(queue) and queue.used_at + self._limits.idle_close_s <= now:
+        if queue.is_empty and queue.used_at + self._limits.idle_close_s <= now:
             self._connections.forget(queue, "idle")
             return
         self._turns.wake(queue)
@@ -269,27 +271,27 @@ class Outbox:
         self._close(owed, queue, outcome, now)
         self._turns.wake(queue)
 
-    def _settle(self, queue: EndpointQueue, now: float) -> None:
-        """What has been handed off long enough ago: the many that end in the same way."""
-        held = queue.held_up(self._limits.settle_after_s, now)
-        if not held:
-            return
+    def _settle(self, now: float) -> None:
+        """What has been handed off long enough ago, at whichever endpoints: the many that end in the same way."""
+        held, self._held = self._held, []
+        outcome = Outcome.HELD_UP
         for owed in held:
-            del queue.handed_off[owed]
-            owed.outcome, owed.ended_at = Outcome.HELD_UP, now
-            self._ledger.remove(owed)
-        queue.used_at = now
-        self._note_ended(held, Outcome.HELD_UP, now)
+            owed.outcome = outcome
+            owed.ended_at = now
+        self._ledger.remove(held)
+        self._note_ended(held, outcome, now)
 
     def _close(self, owed: OwedNotice, queue: EndpointQueue, outcome: Outcome, now: float) -> None:
         queue.discard(owed)
         queue.used_at = now
         owed.outcome, owed.ended_at = outcome, now
-        self._ledger.remove(owed)
+        self._ledger.remove([owed])
         self._note_ended([owed], outcome, now)
 
     def _note_ended(self, ended: list[OwedNotice], outcome: Outcome, now: float) -> None:
-        self._stats.notices_ended[outcome.value] += len(ended)
+        if not ended:
+            return
+        self._stats.notices_ended[outcome.word] += len(ended)
         if outcome.is_settled:
             self._stats.owed_to_settled.observe([now - owed.owed_since for owed in ended])
         self._ended += ended

@@ -15,7 +15,7 @@ class NoticeState(enum.Enum):
     TAKEN_OVER = "taken_over"  # a predecessor handed it off; whether that holds is seen when there is a connection
 
 
-class OwedNotice(Struct, eq=False):
+class OwedNotice(Struct, eq=False, gc=False):
     """`is_once`: a newer life of the room is open, so this may be handed off once and never again.
 
     `seq` is the number of the handshake it answers. `is_reported`: its rank thinks that it has been handed off.

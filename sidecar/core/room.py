@@ -95,7 +95,10 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
 }
 
 
-class Handshake(Struct):
+_FAILED = RoomState.FAILED
+
+
+class Handshake(Struct, gc=False):
     """The last that was heard of an endpoint in this life. The times are when it was heard here; 0: never.
 
     `handed_off`: its rank says that a predecessor of this sidecar has handed the notice off.
@@ -135,7 +138,7 @@ class Reaffirm(Struct, frozen=True):
 Claim: TypeAlias = Owe | Settle | Reaffirm
 
 
-class End(Struct, frozen=True):
+class End(Struct, frozen=True, gc=False):
     """What a notice about an ended life needs to know of it."""
 
     cause: str
@@ -150,7 +153,8 @@ class Room:
     """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
 
     `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
-    `is_reported`: it has ended, nothing is owed any more, and that has been noted. `is_over`: it is in no table.
+    `has_newer_life`: as last looked at. `is_reported`: it has ended, nothing is owed any more, and that has been noted.
+    `is_over`: it is in no table.
     """
 
     __slots__ = (
@@ -160,6 +164,7 @@ class Room:
         "end_seq",
         "endpoints",
         "expires_at",
+        "has_newer_life",
         "http_status",
         "is_over",
         "is_reported",
@@ -180,6 +185,7 @@ class Room:
         self.end_seq = 0
         self.traceparent = ""
         self.owed = 0
+        self.has_newer_life = False
         self.is_reported = False
         self.is_over = False
         self.told: dict[DecodeEndpoint, OwedNotice] = {}
@@ -247,9 +253,9 @@ class Room:
             self.expires_at = max(self.expires_at, expires_at)
         return effect
 
-    def end(self, *, has_newer_life: bool) -> End:
-        is_drained = self.state is RoomState.FAILED
-        return End(self.cause, self.http_status, is_drained, self.concluded_at_s, self.expires_at, has_newer_life)
+    def end(self) -> End:
+        is_drained = self.state is _FAILED
+        return End(self.cause, self.http_status, is_drained, self.concluded_at_s, self.expires_at, self.has_newer_life)
 
     def settled(self, endpoint: DecodeEndpoint, seq: int = 0) -> None:
         """The endpoint is owed nothing for this life by any fact up to `seq` or up to the last one known."""
@@ -262,12 +268,13 @@ class Room:
         self.is_reported = False
 
     def note_ended(self, owed: OwedNotice) -> None:
-        self.owed = max(0, self.owed - 1)  # it may be older than this, if the life was evicted and came back
-        endpoint = owed.endpoint
-        if owed.is_settled:
-            self.settled(endpoint)
-        if len(self.told) < TOLD_LIMIT or endpoint in self.told:
-            self.told[endpoint] = owed
+        if self.owed:  # 0: it is older than this, the life was evicted and came back
+            self.owed -= 1
+        endpoint, told, outcome = owed.endpoint, self.told, owed.outcome
+        if outcome is not None and outcome.is_settled and (known := self.endpoints.get(endpoint)) is not None:
+            known.is_settled = True
+        if len(told) < TOLD_LIMIT or endpoint in told:
+            told[endpoint] = owed
 
     def finish(self) -> bool:
         """Whether the life has ended without success and owes nothing, and this had not been noted yet."""

@@ -5,12 +5,11 @@ request's at another rank.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
-
-from msgspec import Struct
+from collections.abc import Sequence
 
 from sidecar.core.deadlines import Expiries
 from sidecar.core.keys import LifeKey
+from sidecar.core.limits import RoomLimits
 from sidecar.core.owed import OwedNotice
 from sidecar.core.room import (
     ENDPOINT_LIMIT,
@@ -27,15 +26,13 @@ from sidecar.core.room import (
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, TerminalStatus
 
+# Members of an enum are looked up on its class, which costs a fact as much as a call does.
+_OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEEDED
+_SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
+_SUCCESS = TerminalStatus.SUCCESS
+
 GENERIC_CAUSE = "prefill gave the request up"
 """For an end whose record was evicted."""
-
-
-class RoomLimits(Struct, frozen=True, kw_only=True):
-    records: int = 4096
-    open_rooms: int = 65_536
-    succeeded: int = 8192
-    tombstones: int = 262_144
 
 
 class RoomTable:
@@ -74,7 +71,7 @@ class RoomTable:
         """What is over the new bound is evicted at once."""
         self._limits = limits
         while len(self._records) > limits.records:
-            self._evict(next(iter(self._records.values())))
+            self._evict_oldest()
 
     def find(self, key: LifeKey) -> Room | None:
         lives = self._lives.get((key.process, key.room))
@@ -131,42 +128,44 @@ class RoomTable:
     def concluded(self, process: str, fact: RoomConcluded, *, ttl_s: float, now: float) -> Room | None:
         """The life, if that has changed it."""
         at_s = fact.at_s if fact.at_s <= now else now
+        expires_at = at_s + ttl_s
         lives = self._lives.get((process, fact.room))
         room = lives.get(fact.life) if lives else None
-        if fact.status is TerminalStatus.SUCCESS:
-            given = RoomInput.SUCCESS
+        if fact.status is _SUCCESS:
+            given = _SUCCESSFUL
+        elif expires_at <= now:
+            self._conclude_expired(room)
+            return None
         else:
-            given = RoomInput.FAILURE if fact.drained else RoomInput.UNDRAINED_FAILURE
-            if at_s + ttl_s <= now:
-                self._conclude_expired(room)
-                return None
+            given = _FAILURE if fact.drained else _UNDRAINED_FAILURE
         if room is None:
             key = LifeKey(process, fact.room, fact.life)
             if self._is_buried(key, now):
                 return None
             room = self._add(key, now)
         before, expiry = room.state, room.expires_at
-        effect = room.conclude(given, fact.cause, at_s, at_s + ttl_s, http_status=fact.http_status)
+        effect = room.conclude(given, fact.cause, at_s, expires_at, http_status=fact.http_status)
         if room.state is before:
             self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
             return None
         room.end_seq = fact.seq
+        room.has_newer_life = lives is not None and max(lives) > fact.life
         room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
-        if before is RoomState.OPEN:
+        if before is _OPEN:
             del self._open[room.key]
             self._early.pop(room.key, None)
         self._keep_end(room, is_dated=room.expires_at == expiry)
         return room
 
-    def note_ended(self, ended: Iterable[OwedNotice]) -> None:
+    def note_ended(self, ended: Sequence[OwedNotice]) -> None:
         for owed in ended:
             life = owed.life
             lives = self._lives.get((life.process, life.room))
             room = lives.get(life.life) if lives else None
             if room is not None:
                 room.note_ended(owed)
-                if not room.owed:
-                    self.note_finished(room)
+                if room.finish():
+                    self._finished.append(room)
 
     def note_finished(self, room: Room) -> None:
         """Called whenever it may be so."""
@@ -181,11 +180,12 @@ class RoomTable:
     def end_of(self, key: LifeKey, now: float) -> End:
         """For a life that has failed, drained or not, or is buried."""
         lives = self._lives.get((key.process, key.room), {})
+        has_newer_life = bool(lives) and max(lives) > key.life
         room = lives.get(key.life)
-        has_newer_life = (room is None or len(lives) > 1) and any(number > key.life for number in lives)
         if room is None:
             return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], has_newer_life)
-        return room.end(has_newer_life=has_newer_life)
+        room.has_newer_life = has_newer_life
+        return room.end()
 
     def open_of(self, process: str) -> list[LifeKey]:
         return [key for key in self._open if key.process == process]
@@ -251,47 +251,55 @@ class RoomTable:
 
     def _keep_end(self, room: Room, *, is_dated: bool) -> None:
         """`is_dated`: it drained late, and its time to expire stays what it was."""
-        if room.state is RoomState.SUCCEEDED:
-            self._stats.rooms_succeeded += 1
+        stats, state, records = self._stats, room.state, self._records
+        if state is _SUCCEEDED:
+            stats.rooms_succeeded += 1
             self._succeeded[room.key] = room
             if len(self._succeeded) > self._limits.succeeded:
                 self._remove(next(iter(self._succeeded.values())))
             return
-        self._stats.rooms_failed += room.state is RoomState.FAILED
-        self._stats.rooms_undrained += room.state is RoomState.UNDRAINED
-        self._records[room.key] = room
+        if state is _FAILED:
+            stats.rooms_failed += 1
+        else:
+            stats.rooms_undrained += 1
+        records[room.key] = room
         if not is_dated:
             self._expiries.add(room)
-        if len(self._records) > self._limits.records:
-            self._evict(next(iter(self._records.values())))
+        if len(records) > self._limits.records:
+            self._evict_oldest()
 
-    def _evict(self, room: Room) -> None:
+    def _evict_oldest(self) -> None:
         """What is owed for it already stays owed; a late handshake is still answered, though without the true cause."""
+        key, room = self._records.popitem(last=False)
+        self._forget(room)
+        self._expiries.note_over()
         self._stats.records_evicted_early += 1
         if room.owed:
             self._finished.append(room)
-        self._remove(room)
-        if room.state is not RoomState.FAILED:
+        if room.state is not _FAILED:
             return
-        self._tombstones[room.key] = room.expires_at
+        self._tombstones[key] = room.expires_at
         if len(self._tombstones) > self._limits.tombstones:
             self._stats.tombstones_lost += 1
             self._tombstones.popitem(last=False)
 
     def _remove(self, room: Room) -> None:
-        key = room.key
         table = self._table_of(room)
-        del table[key]
-        self._early.pop(key, None)
-        room.is_over = True
+        del table[room.key]
+        self._early.pop(room.key, None)
+        self._forget(room)
         if table is self._records:
             self._expiries.note_over()
+
+    def _forget(self, room: Room) -> None:
+        """It is in no table any more."""
+        room.is_over, key = True, room.key
         lives = self._lives[key.process, key.room]
         del lives[key.life]
         if not lives:
             del self._lives[key.process, key.room]
 
     def _table_of(self, room: Room) -> OrderedDict[LifeKey, Room]:
-        if room.state is RoomState.OPEN:
+        if room.state is _OPEN:
             return self._open
-        return self._succeeded if room.state is RoomState.SUCCEEDED else self._records
+        return self._succeeded if room.state is _SUCCEEDED else self._records

@@ -19,8 +19,9 @@ from sidecar.core.actions import (
     SendReplies,
 )
 from sidecar.core.notifier import Notifier
+from sidecar.core.owed import OwedNotice
 from sidecar.core.room import Room
-from sidecar.model import DecodeEndpoint, Form, Notice, Reply, Upward
+from sidecar.model import DecodeEndpoint, Reply, Upward
 from sidecar.shell.log import is_debugging
 
 MIN_SLEEP_S = 0.001
@@ -30,7 +31,7 @@ MIN_SLEEP_S = 0.001
 class Push(Protocol):
     def connect(self, endpoint: DecodeEndpoint) -> None: ...
 
-    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[tuple[Notice, Form]]) -> int:
+    def offer(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice]) -> int:
         """How many were handed off, from the first on. The next one was refused, the rest not tried. Never waits, never
         raises for what the endpoint is or does.
         """
@@ -162,7 +163,7 @@ class Driver:
                 assert_never(action)
 
     def _send(self, action: SendNotices) -> None:
-        handed_off = self._push.offer(action.endpoint, [(owed.notice, owed.form) for owed in action.offers])
+        handed_off = self._push.offer(action.endpoint, action.offers)
         if is_debugging():
             for number, owed in enumerate(action.offers[: handed_off + 1]):
                 self._log.debug("handed off" if number < handed_off else "refused", key=owed.key)

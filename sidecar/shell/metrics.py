@@ -136,7 +136,7 @@ class SidecarCollector(Collector):
         attempts = stats.hand_offs + stats.refusals
         yield _counter("attempts", "Attempts: hand-offs and refusals.", attempts)
         yield _counter("hand_offs", "Attempts that a connected socket took.", stats.hand_offs)
-        forms = {**dict.fromkeys((form.value for form in Form), 0), **stats.hand_offs_by_form}
+        forms = {form.value: stats.hand_offs_by_form[form] for form in Form}
         yield _by_label("hand_offs_by_form", "Hand-offs by how much the notice said.", "form", forms)
         yield _counter("hand_offs_again", "Hand-offs after the first of a notice.", stats.hand_offs_again)
         yield _counter("refusals", "Attempts that found no peer or no room.", stats.refusals)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from sidecar.errors import WireError
-from sidecar.model import Reply, Upward
+from sidecar.model import HandedOffBatch, Reply, SettledBatch, Upward
 
 FRAME_LIMIT_BYTES = 64 * 1024
 """Longest frame either side takes. The longest real one is a hello with its hook verdicts, below 4 KiB."""
@@ -49,18 +49,18 @@ class FrameReader(Generic[Message]):
         """Every message that is complete, and why there are no more: the same as `feed`, at less cost for many."""
         stream = self._part + received if self._part else received
         messages: list[Message] = []
-        error = None
+        error, decode, unpack = None, self._decode, _HEADER.unpack_from
         start, body, available = 0, _HEADER.size, len(stream)
         try:
             while body <= available:
-                (length,) = _HEADER.unpack_from(stream, start)
+                (length,) = unpack(stream, start)
                 if length > FRAME_LIMIT_BYTES:
                     error = WireError(f"a frame of {length} bytes is announced; the limit is {FRAME_LIMIT_BYTES}")
                     break
                 end = body + length
                 if end > available:
                     break
-                messages.append(self._decode(stream[body:end]))
+                messages.append(decode(stream[body:end]))
                 start, body = end, end + _HEADER.size
         except (msgspec.DecodeError, RecursionError) as junk:
             error = WireError(f"not a message of this protocol: {junk}")
@@ -71,6 +71,15 @@ class FrameReader(Generic[Message]):
 def upward_reader() -> FrameReader[Upward]:
     """For the sidecar: hellos and facts."""
     return FrameReader(msgspec.msgpack.Decoder(Upward))
+
+
+def singly(replies: Iterable[Reply]) -> Iterator[Reply]:
+    """What is said of many handshakes at once, said of each."""
+    for reply in replies:
+        if isinstance(reply, HandedOffBatch | SettledBatch):
+            yield from reply.each()
+        else:
+            yield reply
 
 
 def reply_reader() -> FrameReader[Reply]:

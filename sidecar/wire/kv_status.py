@@ -17,6 +17,8 @@ Mori (`mori/conn.py` `_start_decode_thread`):
 Decode's own half of this project reads the frame after the cause as an HTTP status, on any of these.
 """
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from sidecar.model import Form, Notice
@@ -47,18 +49,27 @@ LAYOUTS: dict[str, Layout] = {
 """By transfer backend. A backend that is not here has a decode that nothing is known to reach."""
 
 
+_BARE = Form.BARE
+
+
 def failed_frames(notice: Notice, form: Form = Form.BARE) -> list[bytes]:
     """The tag, room, status and rank; of more than BARE the cause; of STATUS the HTTP status, if that is known."""
     layout = LAYOUTS[notice.backend]
-    frames = [layout.tag] if layout.tag else []
-    frames += (b"%d" % notice.room, KV_POLL_FAILED, b"%d" % notice.prefill_rank)
-    if form is Form.BARE:
+    frames = [b"%d" % notice.room, KV_POLL_FAILED, _digits(notice.prefill_rank)]
+    if layout.tag:
+        frames.insert(0, layout.tag)
+    if form is _BARE:
         return frames
     cause = one_line(notice.cause)
     frames.append(layout.drained + cause if notice.drained else cause)
     if form is Form.STATUS and notice.http_status in HTTP_STATUSES:
         frames.append(b"%d" % notice.http_status)
     return frames
+
+
+@lru_cache(maxsize=1024)
+def _digits(rank: int) -> bytes:
+    return b"%d" % rank
 
 
 def one_line(cause: str) -> bytes:

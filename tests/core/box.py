@@ -3,7 +3,8 @@
 from sidecar.core.actions import Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.keys import LifeKey, Outcome
-from sidecar.core.outbox import Outbox, OutboxLimits
+from sidecar.core.limits import OutboxLimits
+from sidecar.core.outbox import Outbox
 from sidecar.core.owed import OwedNotice
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, Notice

@@ -5,10 +5,8 @@ from typing import TypeVar
 
 from sidecar.core.actions import Action, CloseEndpoint, Connect, SendNotices, SendReplies
 from sidecar.core.keys import LifeKey, NoticeKey
-from sidecar.core.limits import Limits
+from sidecar.core.limits import Limits, OutboxLimits, RoomLimits
 from sidecar.core.notifier import Notifier
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import RoomLimits
 from sidecar.model import (
     PROTOCOL,
     DecodeAborted,
@@ -28,6 +26,7 @@ from sidecar.model import (
     SiblingDied,
     TerminalStatus,
 )
+from sidecar.wire.ingress import singly
 
 E1 = DecodeEndpoint("127.0.0.1", 7001)
 E2 = DecodeEndpoint("127.0.0.1", 7002)
@@ -61,6 +60,7 @@ def hello(
         ttl_s,
         {},
         hears_hand_offs=True,
+        hears_batches=True,
     )
 
 
@@ -97,6 +97,7 @@ class Scene:
         self.sent_keys: list[NoticeKey] = []
         self.forms: list[Form] = []
         self.replies: dict[int, list[Reply]] = defaultdict(list)
+        self.reply_frames = 0
         self.others: list[Action] = []
         self._seq: dict[str, int] = defaultdict(int)
         self._stream = 0
@@ -229,7 +230,8 @@ class Scene:
             case SendNotices():
                 self._send(action)
             case SendReplies(stream, messages):
-                self.replies[stream] += messages
+                self.reply_frames += len(messages)
+                self.replies[stream] += singly(messages)
             case _:
                 self.others.append(action)
 

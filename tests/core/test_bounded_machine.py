@@ -2,8 +2,7 @@
 
 from hypothesis.stateful import invariant
 
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import RoomLimits
+from sidecar.core.limits import OutboxLimits, RoomLimits
 from tests.core.budget import BUDGET
 from tests.core.test_notifier_machine import SETTLE_AFTER_S, NotifierMachine, Watched
 

@@ -134,7 +134,7 @@ class TestForms:
         scene.failed(1, 1)
 
         assert told_forms(scene) == [form]
-        assert scene.notifier.stats.hand_offs_by_form == {form.value: 1}
+        assert scene.notifier.stats.hand_offs_by_form == {form: 1}
 
     def test_two_endpoints_of_one_room_are_each_sent_their_own(self) -> None:
         scene = joined()

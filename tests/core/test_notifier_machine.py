@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sidecar.core.actions import Action, SendNotices
 from sidecar.core.keys import LifeKey, NoticeKey
-from sidecar.core.outbox import OutboxLimits
+from sidecar.core.limits import OutboxLimits
 from sidecar.core.owed import OwedNotice
 from sidecar.core.room import RoomState
 from sidecar.model import DecodeEndpoint, DecodeHandshake, Form

@@ -118,12 +118,12 @@ def test_undrained_owes_as_drained_does_and_again_when_it_drains() -> None:
     life.handshake(E1, "s", 1)
 
     assert conclude(life, RoomInput.UNDRAINED_FAILURE) == [E1]
-    assert not life.end(has_newer_life=False).is_drained
+    assert not life.end().is_drained
     assert life.handshake(E2, "s", 2) == [Owe(E2, Handshake("s", 2), is_news=True)]
     life.settled(E2)
 
     assert conclude(life, RoomInput.FAILURE, cause="second") == [E1]
-    assert life.end(has_newer_life=False).is_drained
+    assert life.end().is_drained
     assert life.cause == "gone"
 
 

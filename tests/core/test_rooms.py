@@ -3,8 +3,8 @@
 import pytest
 
 from sidecar.core.keys import LifeKey
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import GENERIC_CAUSE, RoomLimits
+from sidecar.core.limits import OutboxLimits, RoomLimits
+from sidecar.core.rooms import GENERIC_CAUSE
 from sidecar.model import (
     DecodeEndpoint,
     Fact,

@@ -6,10 +6,8 @@ import pytest
 
 from sidecar.core.actions import Retire
 from sidecar.core.keys import LifeKey, Outcome
-from sidecar.core.limits import Limits
-from sidecar.core.outbox import OutboxLimits
+from sidecar.core.limits import Limits, OutboxLimits, RoomLimits
 from sidecar.core.room import TOLD_LIMIT, Room, RoomState
-from sidecar.core.rooms import RoomLimits
 from sidecar.model import DecodeEndpoint, RoomConcluded, TerminalStatus
 from tests.core.scene import E1, E2, START, TTL_S, Scene
 

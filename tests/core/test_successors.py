@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from sidecar.core.hand_offs import DELAY_S, SURELY_HELD
-from sidecar.core.outbox import OutboxLimits
+from sidecar.core.limits import OutboxLimits
 from sidecar.core.owed import NoticeState
 from sidecar.model import DecodeEndpoint, HandedOff, Hello
 from tests.core.scene import E1, E2, Scene, hello, key

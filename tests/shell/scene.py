@@ -13,9 +13,8 @@ from typing import Any, Self, TypeVar
 import zmq
 import zmq.asyncio
 
-from sidecar.core.limits import Limits
+from sidecar.core.limits import Limits, OutboxLimits
 from sidecar.core.notifier import Notifier
-from sidecar.core.outbox import OutboxLimits
 from sidecar.model import (
     PROTOCOL,
     Accepted,

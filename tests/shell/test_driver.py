@@ -8,6 +8,7 @@ import structlog
 
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
+from sidecar.core.owed import OwedNotice
 from sidecar.model import DecodeEndpoint, Form, Notice, Reply, RoomOpened, Upward
 from sidecar.shell.driver import Driver
 from tests.core import scene
@@ -25,10 +26,10 @@ class RecordingPush:
     def connect(self, endpoint: DecodeEndpoint) -> None:
         self.connected.append(endpoint)
 
-    def offer(self, endpoint: DecodeEndpoint, notices: Sequence[tuple[Notice, Form]]) -> int:
-        self.offered += notices
+    def offer(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice]) -> int:
+        self.offered += [(owed.notice, owed.form) for owed in offers]
         self.tried.set()
-        return len(notices) if self.takes else 0
+        return len(offers) if self.takes else 0
 
     def close(self, endpoint: DecodeEndpoint) -> None:
         self.closed.append(endpoint)

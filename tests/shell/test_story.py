@@ -7,8 +7,7 @@ import pytest
 
 from sidecar.core.endpoint_queue import OwedNotice
 from sidecar.core.keys import Outcome
-from sidecar.core.outbox import OutboxLimits
-from sidecar.core.rooms import RoomLimits
+from sidecar.core.limits import OutboxLimits, RoomLimits
 from sidecar.model import RoomConcluded, TerminalStatus
 from sidecar.shell.story import _ENDS, room_document
 from tests.core.scene import E1, E2, START, TTL_S, Scene, hello

@@ -19,6 +19,7 @@ from sidecar.model import (
     DecodeRegistered,
     Goodbye,
     HandedOff,
+    HandedOffBatch,
     Hello,
     Refusal,
     RoomAnswered,
@@ -29,12 +30,13 @@ from sidecar.model import (
     RoomQuery,
     RoomRefused,
     Settled,
+    SettledBatch,
     SiblingDied,
     TerminalStatus,
     TokenizerJoined,
     Welcome,
 )
-from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode, encode_all, reply_reader, upward_reader
+from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode, encode_all, reply_reader, singly, upward_reader
 
 numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=40)
@@ -76,11 +78,14 @@ facts = st.one_of(
     st.builds(DecodeRegistered, numbers, endpoints, texts, small, texts),
     st.builds(Goodbye, numbers),
 )
+answered = st.lists(st.tuples(numbers, numbers, endpoints, numbers), max_size=3)
 replies = st.one_of(
     st.builds(Welcome, small, texts, st.booleans()),
     st.builds(Accepted, numbers),
     st.builds(Settled, numbers, numbers, endpoints, numbers),
     st.builds(HandedOff, numbers, numbers, endpoints, numbers, st.booleans()),
+    st.builds(HandedOffBatch, answered, st.booleans()),
+    st.builds(SettledBatch, answered),
     st.builds(SiblingDied),
     st.builds(TokenizerJoined),
     st.builds(RoomQuery, numbers),
@@ -200,6 +205,22 @@ def test_cutting_gives_the_same_as_feeding(messages: list[Any], junk: bytes) -> 
     assert fed == cut
 
 
+def test_what_is_said_of_many_is_heard_of_each() -> None:
+    here, there = DecodeEndpoint("10.0.0.1", 7001), DecodeEndpoint("10.0.0.2", 7001)
+    said = [
+        Accepted(9),
+        HandedOffBatch([(1, 2, here, 3), (4, 5, there, 6)], stands=False),
+        SettledBatch([(1, 2, here, 3)]),
+    ]
+
+    assert list(singly(said)) == [
+        Accepted(9),
+        HandedOff(1, 2, here, 3, stands=False),
+        HandedOff(4, 5, there, 6, stands=False),
+        Settled(1, 2, here, 3),
+    ]
+
+
 class TestUpgradeOrders:
     """Rank and sidecar are upgraded in any order; what the other does not know yet has a default or is not said."""
 
@@ -216,6 +237,7 @@ class TestUpgradeOrders:
 
         assert isinstance(heard, Hello)
         assert not heard.hears_hand_offs
+        assert not heard.hears_batches
 
     def test_an_older_sidecar_skips_what_a_newer_rank_says_more(self) -> None:
         """Its values end where these are cut; array-like values may be longer than a reader knows."""
