@@ -32,6 +32,7 @@ from sidecar.model import (
     Settled,
     SettledBatch,
     SiblingDied,
+    SingleReply,
     TokenizerJoined,
     Welcome,
 )
@@ -110,8 +111,7 @@ class Emitter:
         there is no stream.
 
         For transfer workers, before a Success is pushed: a sidecar that has not heard of it must not think, should
-        this process die now, that the room was still open. Waits for another thread's attempt at most
-        WRITE_LIMIT_S.
+        this process die now, that the room was still open. Waits for another thread's attempt, WRITE_LIMIT_S at most.
         """
         if self._socket is None:
             return
@@ -210,7 +210,7 @@ class Emitter:
         self.traffic.last_failure = reason
         self.complaints.failed(reason, is_being_started=absent and why_not_started is None)
 
-    def _await_welcome(self, stream: socket.socket, reader: FrameReader[Reply]) -> list[Reply]:
+    def _await_welcome(self, stream: socket.socket, reader: FrameReader[Reply]) -> list[SingleReply]:
         while True:
             received = stream.recv(RECEIVE_BYTES)
             if not received:
@@ -282,7 +282,7 @@ class Emitter:
             return False
         return True
 
-    def _handle(self, reply: Reply) -> None:
+    def _handle(self, reply: SingleReply) -> None:
         match reply:
             case Accepted(seq=seq):
                 self.traffic.accepted_seq = seq

@@ -301,19 +301,10 @@ class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
     reason: str
 
 
-Reply: TypeAlias = (
-    Welcome
-    | Accepted
-    | HandedOff
-    | HandedOffBatch
-    | Settled
-    | SettledBatch
-    | SiblingDied
-    | Refusal
-    | TokenizerJoined
-    | RoomQuery
-    | RoomEnded
+SingleReply: TypeAlias = (
+    Welcome | Accepted | HandedOff | Settled | SiblingDied | Refusal | TokenizerJoined | RoomQuery | RoomEnded
 )
+Reply: TypeAlias = SingleReply | HandedOffBatch | SettledBatch
 
 
 class Form(enum.Enum):

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from sidecar.errors import WireError
-from sidecar.model import HandedOffBatch, Reply, SettledBatch, Upward
+from sidecar.model import HandedOffBatch, Reply, SettledBatch, SingleReply, Upward
 
 FRAME_LIMIT_BYTES = 64 * 1024
 """Longest frame either side takes. The longest real one is a hello with its hook verdicts, below 4 KiB."""
@@ -73,7 +73,7 @@ def upward_reader() -> FrameReader[Upward]:
     return FrameReader(msgspec.msgpack.Decoder(Upward))
 
 
-def singly(replies: Iterable[Reply]) -> Iterator[Reply]:
+def singly(replies: Iterable[Reply]) -> Iterator[SingleReply]:
     """What is said of many handshakes at once, said of each."""
     for reply in replies:
         if isinstance(reply, HandedOffBatch | SettledBatch):
