@@ -178,8 +178,13 @@ class EndpointQueue:
         if self.taken_over and self.trust_until is not None:
             times.append(self.trust_until)
         if not len(self):
-            times.append(self.used_at + idle_close_s)
+            times.append(self.idle_until(idle_close_s))
         return min(times, default=None)
+
+    def idle_until(self, idle_close_s: float) -> float:
+        """When it is forgotten if nothing is owed there. Without a socket at once: else a flood of endpoints that find
+        no place would stay."""
+        return self.used_at if self.connection is Connection.ABSENT else self.used_at + idle_close_s
 
     def _count_from(self, owed: OwedNotice, now: float) -> None:
         owed.state = _HANDED_OFF

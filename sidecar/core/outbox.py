@@ -259,7 +259,7 @@ class Outbox:
             self.hand_offs.take_back(queue.make_all_pending())
             self._turns.serve(queue, now)
         self._turns.retry_if_due(queue, now)
-        if not len(queue) and queue.used_at + self._limits.idle_close_s <= now:
+        if not len(queue) and queue.idle_until(self._limits.idle_close_s) <= now:
             self._connections.forget(queue, "idle")
             return
         self._turns.wake(queue)
