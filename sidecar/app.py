@@ -139,7 +139,7 @@ def _put_together(
     driver.attach(push=push, streams=ingress)
     stack.callback(driver.stop)
     every = {log.WINDOW_S: repeats.roll_over, LOOK_S: functools.partial(ingress.look_after, rendezvous)}
-    pulse = Pulse(loop=loop, clock=time.monotonic, every=every)
+    pulse = Pulse(loop=loop, clock=time.monotonic, every=every, on_stall=driver.stalled)
     pulse.start()
     stack.callback(repeats.roll_over)
     stack.callback(pulse.stop)

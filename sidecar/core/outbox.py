@@ -70,7 +70,6 @@ class Outbox:
         return sum(len(queue.pending) for queue in self._connections.queues())
 
     def queues(self) -> list[EndpointQueue]:
-        """Of the endpoints known."""
         return self._connections.queues()
 
     def change_limits(self, limits: OutboxLimits) -> None:
@@ -191,6 +190,11 @@ class Outbox:
         self._stats.endpoint_downs += 1
         self.hand_offs.take_back(queue.make_all_pending())
         self._turns.retry_later(queue, now)
+
+    def stalled(self, now: float) -> None:
+        """Connections may have ended while this process stood still, and nobody has said so yet."""
+        for queue in self._connections.queues():
+            queue.restart_settling(now)
 
     # -- time and output
 

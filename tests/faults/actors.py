@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket as socket_module
 import subprocess
@@ -82,6 +83,12 @@ class Sidecar(Actor):
         with urllib.request.urlopen(f"{self._url}{path}", timeout=LIMIT_S) as answer:  # noqa: S310 - our own address
             return str(answer.read().decode())
 
+    def limit_descriptors(self, count: int) -> int:
+        """How many it may have open from now on. Answers how many it might before."""
+        before, hard = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (count, hard))
+        return before
+
     def expired(self) -> int:
         return int(self.metric("notices_ended_total", outcome="expired"))
 
@@ -106,7 +113,7 @@ class Rank(Actor):
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._orders, self._answers = self.process.stdin, self.process.stdout
-        assert self._answer() == "up"
+        self._is_up = False
 
     def do(self, verb: str, *arguments: object) -> Any:
         self.begin(verb, *arguments)
@@ -143,6 +150,9 @@ class Rank(Actor):
         until(lambda: not self.do("unsettled"), "the rank does not hear that all is settled")
 
     def _answer(self) -> Any:
+        """Its first line says only that it is up, which nobody need wait for."""
+        if not self._is_up:
+            self._is_up = bool(self._answers.readline())
         line = self._answers.readline()
         assert line, "the rank has ended"
         return json.loads(line)
@@ -157,21 +167,39 @@ class Decode(Actor):
         self.addresses = [(host, port) for port in self.ports]
         self._host = host
         self._prefix = prefix
+        self._has_read = threading.Event()
 
     def start(self) -> Self:
         ports = [str(port) for port in self.ports]
         command = [*self._prefix, sys.executable, "-m", "tests.faults.decode_program", self._host, *ports]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         lines = self.process.stdout
         assert lines is not None
         assert lines.readline() == "bound\n"
         threading.Thread(target=self._hear, args=(lines,), daemon=True).start()
         return self
 
+    def read_all(self) -> None:
+        """What had come to it by now. Nobody could tell that a process has not, if it dies with its connection up."""
+        assert self.process.stdin is not None
+        self._has_read.clear()
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert self._has_read.wait(LIMIT_S), "decode does not read"
+
+    def kill(self) -> None:
+        super().kill()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+
     def _hear(self, lines: Any) -> None:
-        for line in lines:
-            port, room, prefill_rank = line.split()
-            self.ledger.hear((int(port), int(room), int(prefill_rank)))
+        with lines:
+            for line in lines:
+                if line == "read\n":
+                    self._has_read.set()
+                    continue
+                port, room, prefill_rank = line.split()
+                self.ledger.hear((int(port), int(room), int(prefill_rank)))
 
 
 class Stage:
@@ -201,13 +229,14 @@ class Stage:
 
 
 def _end(actor: Any) -> None:
-    """One that was never started has no process."""
+    """One that was never started has no process. Decode's lines are closed by the thread that reads them."""
     process: subprocess.Popen[Any] | None = getattr(actor, "process", None)
     if process is None:
         return
     process.kill()
     process.wait(LIMIT_S)
-    for pipe in (process.stdin, process.stdout):
+    pipes = (process.stdin, None if isinstance(actor, Decode) else process.stdout)
+    for pipe in pipes:
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()

@@ -51,6 +51,11 @@ class Played:
     def succeed(self, room: int) -> None:
         self._rank.succeeded(self._lives[room])
 
+    def finish(self, room: int) -> None:
+        """It succeeds, and the engine lets go of it."""
+        self.succeed(room)
+        self._rank.release(self._lives.pop(room), "")
+
     def register(self, host: str, port: int, session: str) -> None:
         self._rank.registered(DecodeEndpoint(host, port), session, 18)
 
@@ -69,6 +74,11 @@ class Played:
 
     def report(self) -> dict[str, Any]:
         return self._rank.report()
+
+    def has_said_all(self) -> bool:
+        """The kernel has it."""
+        emitter = self._rank.emitter
+        return emitter.traffic.connected and not emitter._unsent and not emitter._part  # noqa: SLF001 - nothing else says it
 
     def unsettled(self) -> int:
         with self._rank.lock:
