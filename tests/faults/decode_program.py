@@ -1,6 +1,6 @@
 """Decode endpoints in a process of their own: `python -m tests.faults.decode_program HOST PORT...` binds a PULL socket
-for each port and prints a line for each notice: port, room, prefill rank. It answers a line on stdin with `read` once it
-has read all that had come by then.
+for each port and prints a line for each notice: port, room, prefill rank. It answers a line on stdin with `read` once
+it has read all that had come by then.
 """
 
 import contextlib
