@@ -4,11 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
+from sglang_hooks import door as door_module
 from sglang_hooks import doubts, life
+from sglang_hooks.door import Door
 from sglang_hooks.doubts import Doubts, Held
 from sglang_hooks.lives import LifeTable
 from sglang_hooks.rank import Rank
 from sidecar.model import DecodeEndpoint
+from tests.sglang_hooks.conftest import hello
 
 ROOM = 7
 ENDPOINTS = [DecodeEndpoint("10.0.0.7", 7_000 + number) for number in range(4)]
@@ -64,3 +67,14 @@ def test_a_record_that_owes_nothing_is_evicted_before_one_that_does() -> None:
     assert kept == [1, 3, 4]  # 4 is still open
     assert [each.room for each in table.lives()] == [3, 4]
     assert (table.losses.records_evicted, table.losses.owed_evicted) == (2, 1)
+
+
+def test_a_tokenizer_process_remembers_so_many_rooms_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the oldest it then says that no request has it."""
+    monkeypatch.setattr(door_module, "IN_USE_LIMIT", 2)
+    door = Door(hello=hello("door"), socket="/nobody", record_ttl_s=300.0, on_absent=lambda: None)
+    for room in (1, 2, 3):
+        door.accept(room)
+
+    assert [door.is_in_use(room) for room in (1, 2, 3)] == [False, True, True]
+    assert door.counts.in_use_evicted == 1
