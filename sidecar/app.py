@@ -138,7 +138,7 @@ def _put_together(
     ingress = IngressServer(driver, uid=rendezvous.uid, group=settings.now.socket_group, stream_limit=budget.streams)
     driver.attach(push=push, streams=ingress)
     stack.callback(driver.stop)
-    every = {log.WINDOW_S: repeats.roll_over, LOOK_S: functools.partial(ingress.look_after, rendezvous)}
+    every = {log.WINDOW_S: repeats.roll_over, LOOK_S: lambda: ingress.look_after(rendezvous)}
     pulse = Pulse(loop=loop, clock=time.monotonic, every=every, on_stall=driver.stalled)
     pulse.start()
     stack.callback(repeats.roll_over)
