@@ -10,13 +10,15 @@ SGLANG ?= 0.5.18
 ARGS ?=
 
 FUZZ_SECONDS ?= 600
+FAULT_SECONDS ?= 3600
 
-.PHONY: help demo test check fmt unit engine e2e matrix stress release bench fuzz machines orders clean
+.PHONY: help demo test check fmt unit engine e2e faults matrix stress release bench fuzz machines orders clean
 
 help:
 	@echo "make demo    the stock sglang pair without and with pd-sidecar: one table, build/demo.json"
 	@echo "make test    lint, types, import contracts, all tests that need no engine pair"
-	@echo "make e2e     the tests on real engine pairs"
+	@echo "make e2e     the tests on real engine pairs, and the fault scenes on processes without an engine"
+	@echo "make faults  random faults for FAULT_SECONDS=3600 with a fixed seed, and the fault scenes in their long form"
 	@echo "make matrix  prefill and decode of different sglang versions, with the plugin and without: docs/matrix.md"
 	@echo "make stress  30 minutes of mixed traffic and aborts on a TP 2 pair: nothing hangs, leaks or is wrong"
 	@echo "make release wheel, sdist and SBOM into build/dist"
@@ -63,7 +65,12 @@ engine: $(VENV)/.stamp
 
 e2e: $(VENV)/.stamp
 	@echo "== tests on real engine pairs"
-	$(BIN)/python -m pytest tests/e2e --verbose --capture=no $(ARGS)
+	$(BIN)/python -m pytest tests/e2e tests/faults --verbose --capture=no $(ARGS)
+
+faults: $(VENV)/.stamp
+	@echo "== faults without an engine: the scenes, then $(FAULT_SECONDS) seconds of random ones"
+	PD_SIDECAR_LONG=1 $(BIN)/python -m pytest tests/faults --verbose --capture=no
+	$(BIN)/python -m tests.faults --seconds $(FAULT_SECONDS) $(ARGS)
 
 matrix: $(VENV)/.stamp
 	@mkdir -p build

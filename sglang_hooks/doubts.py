@@ -12,6 +12,9 @@ ROOM_LIMIT = 4_096
 HELD_LIMIT = 256
 """Of one room. Each prefill rank hears from a few dozen decode ranks at most."""
 
+BYTES_LIMIT = 64 * 1024 * 1024
+"""Of all messages held. A long one lists the pages of its request: some 100 KB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -28,6 +31,7 @@ class Doubts:
     def __init__(self, *, room_limit: int = ROOM_LIMIT) -> None:
         self._room_limit = room_limit
         self._by_room: OrderedDict[int, list[Held]] = OrderedDict()
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._by_room)
@@ -41,6 +45,9 @@ class Doubts:
     def hold(self, held: Held) -> bool:
         """False: there is no place for more, so it must be judged without asking."""
         of_room = self._by_room.get(held.room)
+        size = _size(held)
+        if self._bytes + size > BYTES_LIMIT:
+            return False
         if of_room is None:
             if len(self._by_room) >= self._room_limit:
                 return False
@@ -48,18 +55,25 @@ class Doubts:
         if len(of_room) >= HELD_LIMIT:
             return False
         of_room.append(held)
+        self._bytes += size
         return True
 
     def take(self, room: int) -> list[Held]:
         """In the order in which they came."""
-        return self._by_room.pop(room, [])
+        taken = self._by_room.pop(room, [])
+        self._bytes -= sum(map(_size, taken))
+        return taken
 
     def give_up(self, room: int, endpoint: DecodeEndpoint) -> None:
         """Decode waits there no more."""
-        rest = [held for held in self.take(room) if held.endpoint != endpoint]
-        if rest:
-            self._by_room[room] = rest
+        for held in self.take(room):
+            if held.endpoint != endpoint:
+                self.hold(held)
 
     def older_than(self, at_s: float) -> list[int]:
         """Rooms whose first doubt came before then."""
         return [room for room, of_room in self._by_room.items() if of_room[0].at_s < at_s]
+
+
+def _size(held: Held) -> int:
+    return sum(map(len, held.frames))

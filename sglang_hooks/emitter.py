@@ -115,7 +115,7 @@ class Emitter:
         """
         if self._socket is None:
             return
-        if self._sending.acquire(timeout=WRITE_LIMIT_S):
+        if not self._overflowed and self._sending.acquire(timeout=WRITE_LIMIT_S):
             try:
                 took_all = self._send_some()
             finally:

@@ -1,6 +1,7 @@
 """What is said of a life, from what the life holds. Pure; `Rank` calls it with its lock held."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from sglang_hooks.lives import Life, LifeTable
 from sidecar.model import DecodeEndpoint, DecodeHandshake, Fact, RoomConcluded, RoomOpened, TerminalStatus
@@ -38,17 +39,28 @@ def replay(table: LifeTable, *, now: float) -> Iterator[Fact]:
     With the numbers of the first time: a sidecar that does know takes a handshake with a higher one for a new request.
     """
     table.expire(now=now)
-    for life in table.lives():
-        if life.succeeded or (life.concluded and not life.owed and life.endpoints):
+    lives, early = table.lives(), table.early_lives(now=now)
+    last = _last_lives([*lives, *early])
+    for life in lives:
+        owed = [endpoint for endpoint in life.owed if last.get((life.room, endpoint), life.number) == life.number]
+        if life.succeeded or (life.concluded and not owed and life.endpoints):
             continue
         yield opening_fact(life)
-        yield from _handshakes(life)
+        for endpoint in owed:
+            yield handshake_fact(life, endpoint)
         if life.concluded:
             yield conclusion_fact(life, TerminalStatus.FAILED, at_s=now)
-    for life in table.early_lives(now=now):
-        yield from _handshakes(life)
+    for life in early:
+        for endpoint in life.owed:
+            yield handshake_fact(life, endpoint)
 
 
-def _handshakes(life: Life) -> Iterator[Fact]:
-    for endpoint in life.owed:
-        yield handshake_fact(life, endpoint)
+def _last_lives(lives: Sequence[Life]) -> dict[tuple[int, DecodeEndpoint], int]:
+    """Of rooms used more than once: the last life that each endpoint takes part in. It would take a word about an
+    older one for a word about that."""
+    uses = Counter(life.room for life in lives)
+    last: dict[tuple[int, DecodeEndpoint], int] = {}
+    for life in lives:
+        for endpoint in life.endpoints if uses[life.room] > 1 else ():
+            last[life.room, endpoint] = max(life.number, last.get((life.room, endpoint), 0))
+    return last

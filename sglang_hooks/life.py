@@ -5,6 +5,9 @@ from enum import Enum
 
 from sidecar.model import DecodeEndpoint
 
+ENDPOINT_LIMIT = 1_024
+"""Of one life: as many as a sidecar takes. Each prefill rank hears from a few dozen decode ranks at most."""
+
 
 class Verdict(Enum):
     """What all ranks agreed on for an ending life. Sticky: under PP the engine polls twice."""
@@ -67,6 +70,9 @@ class Life:
     @property
     def is_drained(self) -> bool:
         return self.finished >= self.put
+
+    def has_place_for(self, endpoint: DecodeEndpoint) -> bool:
+        return len(self.endpoints) < ENDPOINT_LIMIT or endpoint in self.endpoints
 
     def join(self, endpoint: DecodeEndpoint, session: str, *, seq: int = 0, at_s: float = 0.0) -> None:
         self.endpoints[endpoint] = Joined(session, seq, at_s)

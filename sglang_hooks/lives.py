@@ -5,6 +5,7 @@ Pure: no locks, clock or sockets. `Rank` guards it with one lock and turns its a
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import islice
 
 from sglang_hooks.life import Joined, Life, Verdict
 from sidecar.model import DecodeEndpoint
@@ -15,6 +16,9 @@ OPEN_LIMIT = 65_536
 EARLY_LIMIT = 65_536
 RECORD_LIMIT = 4_096
 TOMBSTONE_LIMIT = 262_144
+
+_SEARCH = 64
+"""How many of the oldest records are looked at for one that can be spared."""
 
 EVICTED_CAUSE = "ended at prefill; the cause is no longer known"
 
@@ -27,11 +31,13 @@ class Tombstone:
 
 @dataclass
 class Losses:
-    """What the bounds cost so far. None of it is silent."""
+    """What the bounds cost so far. None of it is silent. `owed_evicted`: of the records evicted, those with notices not
+    yet reported settled: a sidecar that has not heard of them will not."""
 
     open_evicted: int = 0
     early_evicted: int = 0
     records_evicted: int = 0
+    owed_evicted: int = 0
     tombstones_evicted: int = 0
 
 
@@ -186,8 +192,8 @@ class LifeTable:
         }
 
     def expire(self, *, now: float) -> None:
-        while self._records and next(iter(self._records.values())).concluded_at_s + self._ttl_s <= now:
-            self._drop_oldest_record()
+        while self._records and (oldest := next(iter(self._records.values()))).concluded_at_s + self._ttl_s <= now:
+            self._drop_record(oldest)
         while self._tombstones and next(iter(self._tombstones.values())).expires_at_s <= now:
             self._tombstones.popitem(last=False)
 
@@ -209,18 +215,25 @@ class LifeTable:
         if is_last and life.room not in self._early:
             self._last_end[life.room] = life
         if len(self._records) > self._record_limit:
-            oldest, was_last = self._drop_oldest_record()
+            evicted = self._least_missed()
             self.losses.records_evicted += 1
-            if was_last:
-                self._bury(oldest)
+            self.losses.owed_evicted += bool(evicted.owed)
+            if self._drop_record(evicted):
+                self._bury(evicted)
 
-    def _drop_oldest_record(self) -> tuple[Life, bool]:
-        """The record, and whether its room had seen nothing since."""
-        _, oldest = self._records.popitem(last=False)
-        was_last = self._last_end.get(oldest.room) is oldest
+    def _least_missed(self) -> Life:
+        """Of the oldest records one that owes nothing, if there is one: a late decode will still be told, though not
+        the cause."""
+        oldest = list(islice(self._records.values(), _SEARCH))
+        return next((life for life in oldest if not life.owed), oldest[0])
+
+    def _drop_record(self, life: Life) -> bool:
+        """Whether its room had seen nothing since."""
+        del self._records[life.number]
+        was_last = self._last_end.get(life.room) is life
         if was_last:
-            del self._last_end[oldest.room]
-        return oldest, was_last
+            del self._last_end[life.room]
+        return was_last
 
     def _bury(self, life: Life) -> None:
         self._tombstones.pop(life.room, None)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from typing import TypeGuard
 
 from sglang_hooks import facts
 from sglang_hooks.emitter import Emitter
@@ -64,7 +65,12 @@ class RankBook:
         if life is None:
             life = self.table.last_end(room, now=self.clock())
         if life is None or life.succeeded:
+            life = self.table.find_early(room)
+            if self.has_no_place(life, endpoint):
+                return life
             life = self.table.meet_early(room, endpoint, session, seq=self.seq(), now=at_s)
+        elif self.has_no_place(life, endpoint):
+            return life
         else:
             if life.concluded:
                 self.counts.late_handshakes += 1
@@ -72,6 +78,13 @@ class RankBook:
             life.join(endpoint, session, seq=self.seq(), at_s=at_s)
         self.emitter.post(facts.handshake_fact(life, endpoint))
         return life
+
+    def has_no_place(self, life: Life | None, endpoint: DecodeEndpoint) -> TypeGuard[Life]:
+        """Then nobody can tell the endpoint; its own timeout stands."""
+        if life is None or life.has_place_for(endpoint):
+            return False
+        self.counts.handshakes_over_limit += 1
+        return True
 
     def is_past(self, room: int) -> bool:
         life = self.table.find_open(room)

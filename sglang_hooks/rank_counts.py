@@ -21,4 +21,5 @@ class RankCounts:
     doubts_released: int = 0
     doubts_unanswered: int = 0
     doubts_over_limit: int = 0
+    handshakes_over_limit: int = 0
     junk: dict[str, int] = field(default_factory=no_junk)

@@ -179,9 +179,9 @@ class Senderless:
             self._ask(word.room)
 
     def _tell_late(self, end: Life, held: Held) -> None:
-        if held.endpoint is None:
-            return
         book = self._book
+        if held.endpoint is None or book.has_no_place(end, held.endpoint):
+            return
         book.counts.late_handshakes += 1
         book.emitter.post(book.conclusion(end, TerminalStatus.FAILED))
         end.join(held.endpoint, held.session, seq=book.seq(), at_s=held.at_s)

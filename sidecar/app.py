@@ -25,7 +25,7 @@ from sidecar.shell import descriptors, log
 from sidecar.shell.descriptors import DescriptorBudget
 from sidecar.shell.driver import Driver
 from sidecar.shell.garbage import spare_the_living
-from sidecar.shell.ingress import IngressServer
+from sidecar.shell.ingress import LOOK_S, IngressServer
 from sidecar.shell.life_log import LifeLog
 from sidecar.shell.notify import Supervised, SystemdSocket
 from sidecar.shell.pulse import Pulse
@@ -136,7 +136,8 @@ def _put_together(
     ingress = IngressServer(driver, uid=rendezvous.uid, group=settings.now.socket_group, stream_limit=budget.streams)
     driver.attach(push=push, streams=ingress)
     stack.callback(driver.stop)
-    pulse = Pulse(loop=loop, clock=time.monotonic, every={log.WINDOW_S: repeats.roll_over})
+    every = {log.WINDOW_S: repeats.roll_over, LOOK_S: lambda: ingress.look_after(rendezvous)}
+    pulse = Pulse(loop=loop, clock=time.monotonic, every=every, on_stall=driver.stalled)
     pulse.start()
     stack.callback(repeats.roll_over)
     stack.callback(pulse.stop)

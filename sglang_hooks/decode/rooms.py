@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 ROOMS_LIMIT = 16_384
+RANKS_LIMIT = 4_096
+"""Prefill ranks that are known to have failed one room."""
+
 CAUSE_LIMIT = 4_096
 """Characters of a cause that are kept. Anybody can write to the socket."""
 
@@ -50,7 +53,8 @@ class Rooms(Generic[Line]):
         if known is None:
             return False
         is_wanted = not known.reported or prefill_rank in known.reported
-        known.reported.add(prefill_rank)
+        if len(known.reported) < RANKS_LIMIT:
+            known.reported.add(prefill_rank)
         return is_wanted
 
     def keep(self, room: int, cause: str, http_status: int | None) -> None:

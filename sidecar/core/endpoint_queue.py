@@ -206,7 +206,7 @@ class EndpointQueue:
 
     def next_deadline(self, *, settle_after_s: float, idle_close_s: float) -> float | None:
         if self.is_empty:
-            return self.used_at + idle_close_s
+            return self.idle_until(idle_close_s)
         at: float | None = None
         if self.handed_off:
             at = max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s
@@ -215,6 +215,11 @@ class EndpointQueue:
         if self.taken_over and self.trust_until is not None and (at is None or self.trust_until < at):
             at = self.trust_until
         return at
+
+    def idle_until(self, idle_close_s: float) -> float:
+        """When it is forgotten if nothing is owed there. Without a socket at once: else a flood of endpoints that find
+        no place would stay."""
+        return self.used_at if self.connection is Connection.ABSENT else self.used_at + idle_close_s
 
     def _count_from(self, owed: OwedNotice, now: float) -> None:
         owed.state = _HANDED_OFF

@@ -148,6 +148,10 @@ class Notifier:
     def endpoint_down(self, endpoint: DecodeEndpoint, now: float) -> None:
         self.outbox.endpoint_down(endpoint, now)
 
+    def stalled(self, now: float) -> None:
+        """This process stood still until now: what stayed up meanwhile proves nothing."""
+        self.outbox.stalled(now)
+
     # -- time and output
 
     def handle_timer(self, now: float) -> None:
@@ -157,8 +161,7 @@ class Notifier:
         self._settle_ended()
         self.rooms.handle_timer(now)
         self._note_quiet(now)
-        retire_at = self._retire_at()
-        if retire_at is not None and retire_at <= now:
+        if (retire_at := self._retire_at()) is not None and retire_at <= now:
             self._is_ending = True
             self._actions.append(Retire())
 
@@ -192,13 +195,11 @@ class Notifier:
             self._refuse(stream, "second_hello", "a stream says hello once")
             self.stream_closed(stream, now)
             return
-        reason = unwelcome(hello)
-        if reason is not None:
+        if (reason := unwelcome(hello)) is not None:
             kind = "protocol" if hello.protocol != PROTOCOL else "implausible_hello"
             self._refuse(stream, kind, reason)
             return
         known = self.ranks.of(hello.process)
-        is_back = known is not None
         self.stats.facts_dropped += max(0, hello.facts_dropped - (known.hello.facts_dropped if known else 0))
         rank, replaced = self.ranks.join(hello, stream)
         if replaced is not None:
@@ -211,7 +212,7 @@ class Notifier:
         self._quiet_since = None
         self._replies.setdefault(stream, []).append(Welcome(PROTOCOL, self.epoch, hears_refusals=True))
         self.refusals.greet(rank, now)
-        self._actions.append(RankJoined(hello, is_back))
+        self._actions.append(RankJoined(hello, is_back=known is not None))
 
     def _refuse(self, stream: int, kind: str, reason: str) -> None:
         self.stats.refused_streams[kind] += 1

@@ -61,7 +61,6 @@ class Outbox:
         return sum(len(queue.pending) for queue in self._connections.queues())
 
     def queues(self) -> list[EndpointQueue]:
-        """Of the endpoints known."""
         return self._connections.queues()
 
     def change_limits(self, limits: OutboxLimits) -> None:
@@ -178,6 +177,11 @@ class Outbox:
         self.hand_offs.take_back(queue.make_all_pending())
         self._turns.retry_later(queue, now)
 
+    def stalled(self, now: float) -> None:
+        """Connections may have ended while this process stood still, and nobody has said so yet."""
+        for queue in self._connections.queues():
+            queue.restart_settling(now)
+
     # -- time and output
 
     def handle_timer(self, now: float) -> None:
@@ -261,7 +265,7 @@ class Outbox:
             self.hand_offs.take_back(queue.make_all_pending())
             self._turns.serve(queue, now)
         self._turns.retry_if_due(queue, now)
-        if queue.is_empty and queue.used_at + self._limits.idle_close_s <= now:
+        if queue.is_empty and queue.idle_until(self._limits.idle_close_s) <= now:
             self._connections.forget(queue, "idle")
             return
         self._turns.wake(queue)

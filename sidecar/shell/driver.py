@@ -27,6 +27,9 @@ from sidecar.shell.log import is_debugging
 MIN_SLEEP_S = 0.001
 """uvloop's timers have a grain of 1 ms; a shorter one would spin."""
 
+STALL_S = 1.0
+"""So late a timer comes when the whole process stood still: SIGSTOP, a paused machine, no CPU."""
+
 
 class Push(Protocol):
     def connect(self, endpoint: DecodeEndpoint) -> None: ...
@@ -113,6 +116,9 @@ class Driver:
     def endpoint_down(self, endpoint: DecodeEndpoint) -> None:
         self.notifier.endpoint_down(endpoint, self._clock())
         self.pump()
+
+    def stalled(self) -> None:
+        self.notifier.stalled(self._clock())
 
     def begin_shutdown(self) -> None:
         self.notifier.begin_shutdown(self._clock())
@@ -203,6 +209,9 @@ class Driver:
         self._armed_for = deadline
 
     def _on_timer(self) -> None:
+        now, due = self._clock(), self._armed_for
         self._timer = self._armed_for = None
-        self.notifier.handle_timer(self._clock())
+        if due is not None and now - due > STALL_S:
+            self.notifier.stalled(now)
+        self.notifier.handle_timer(now)
         self.pump()

@@ -7,17 +7,27 @@ from typing import Protocol, cast
 
 import structlog
 
-from sidecar.model import Refusal, Reply, Upward
+from sidecar.errors import SidecarError
+from sidecar.model import Accepted, HandedOff, HandedOffBatch, Refusal, Reply, Settled, SettledBatch, Upward
 from sidecar.shell.credentials import Credentials, credentials_of
 from sidecar.shell.deaths import DeathWatch
 from sidecar.shell.rendezvous import Rendezvous
 from sidecar.wire.ingress import encode_all, upward_reader
 
 STREAM_LIMIT = 1024
-WRITE_BUFFER_LIMIT_BYTES = 1024 * 1024
-"""Replies that a reader may leave lying. A healthy one leaves none: the kernel's buffer alone takes thousands."""
+SPARABLE = (Accepted, HandedOff, HandedOffBatch, Settled, SettledBatch)
+"""Replies without which a rank only tells a successor of this sidecar more than it needs to hear."""
+
+SPARABLE_LIMIT_BYTES = 1024 * 1024
+"""What a reader may leave lying before those are no longer written to it: its process computes and seldom reads."""
+
+WRITE_BUFFER_LIMIT_BYTES = 32 * 1024 * 1024
+"""Beyond it the stream is ended. All refusals that are kept for a rank that connects (`core/refusals.py`) are below."""
 
 HELLO_LIMIT_S = 10.0
+
+LOOK_S = 2.0
+"""How often it is looked whether ranks can still find the socket."""
 
 
 class Receiver(Protocol):
@@ -31,11 +41,13 @@ class Receiver(Protocol):
 
 
 class IngressServer:
-    """`junk` counts by kind what was turned away; nothing else of a bad client is kept."""
+    """`junk` counts by kind what was turned away; nothing else of a bad client is kept. `replies_spared` were not
+    written to ranks that read too slowly."""
 
     def __init__(self, receiver: Receiver, *, uid: int, group: int | None, stream_limit: int = STREAM_LIMIT) -> None:
         self.junk: Counter[str] = Counter()
         self.accepted = 0
+        self.replies_spared = 0
         self._receiver = receiver
         self._uid = uid
         self._group = group
@@ -43,6 +55,7 @@ class IngressServer:
         self._streams: dict[int, _Stream] = {}
         self._server: asyncio.AbstractServer | None = None
         self._deaths = DeathWatch(receiver.process_died)
+        self._renewal: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -54,6 +67,20 @@ class IngressServer:
     async def start(self, rendezvous: Rendezvous) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Stream(self), sock=rendezvous.listener, backlog=1024)
+
+    def look_after(self, rendezvous: Rendezvous) -> None:
+        """Serves the place anew if the socket has been removed from it. Streams that are open go on."""
+        if self._server is None or rendezvous.is_in_place():
+            return
+        log = structlog.get_logger("sidecar")
+        try:
+            rendezvous.renew()
+        except SidecarError as error:
+            log.warning("socket removed, and not served anew: ranks that come now find nobody here", reason=str(error))
+            return
+        log.warning("socket removed: served anew", socket=str(rendezvous.path))
+        self._server.close()
+        self._renewal = asyncio.get_running_loop().create_task(self.start(rendezvous))
 
     def stop(self) -> None:
         """No more streams, and those that are open end."""
@@ -143,6 +170,10 @@ class _Stream(asyncio.Protocol):
     def write(self, messages: Sequence[Reply]) -> None:
         if self._transport.is_closing():
             return
+        if self._transport.get_write_buffer_size() > SPARABLE_LIMIT_BYTES:
+            needed = [message for message in messages if not isinstance(message, SPARABLE)]
+            self._server.replies_spared += len(messages) - len(needed)
+            messages = needed
         self._transport.write(encode_all(messages))
         if self._transport.get_write_buffer_size() > WRITE_BUFFER_LIMIT_BYTES:
             self._server.junk["slow_reader"] += 1

@@ -74,6 +74,8 @@ class BoundedFile:
     def write(self, text: str) -> int:
         """Text that cannot be written, as on a full disk, is lost: the service goes on."""
         with self._lock, contextlib.suppress(OSError):
+            if self._file.closed:  # it made way, and nothing could be opened in its place
+                self._file = self._open()
             if self._file.tell() + len(text) > self._limit_bytes:
                 self._file.close()
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))
@@ -83,7 +85,8 @@ class BoundedFile:
 
     def flush(self) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._file.flush()
+            if not self._file.closed:
+                self._file.flush()
 
     def close(self) -> None:
         with self._lock:
@@ -94,6 +97,19 @@ class BoundedFile:
         opened = os.fdopen(descriptor, "a", encoding="utf-8")
         opened.seek(0, os.SEEK_END)
         return opened
+
+
+class StandardError:
+    """Without a buffer: text that a full disk or a reader that has gone does not take is lost, and not held against the
+    exit code."""
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode(errors="backslashreplace"))
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
 
 
 _level = "info"
@@ -108,7 +124,7 @@ def configure(*, level: str, file: BoundedFile | None, repeats: Repeats | None =
     """Process-wide. `level` is one of LEVELS."""
     global _level  # noqa: PLW0603 - as process-wide as structlog's own
     _level = level
-    output = sys.stderr if file is None else file
+    output = StandardError() if file is None else file
     renderer: Processor = structlog.processors.JSONRenderer()
     if file is None and sys.stderr.isatty():
         renderer = structlog.dev.ConsoleRenderer()

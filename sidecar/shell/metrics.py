@@ -100,6 +100,8 @@ class SidecarCollector(Collector):
         refused: Counter[str] = stats.refused_streams + self._counted.ingress.junk
         yield _by_label("streams_refused", "Streams refused or closed for what they sent.", "reason", refused)
         yield _counter("streams", "Streams accepted.", self._counted.ingress.accepted)
+        spared = "Replies not written to ranks that read too slowly."
+        yield _counter("replies_spared", spared, self._counted.ingress.replies_spared)
         malformed = {
             "stream": self._counted.ingress.junk["malformed"],
             "hello": stats.refused_streams["implausible_hello"] + stats.refused_streams["protocol"],

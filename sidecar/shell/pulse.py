@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 INTERVAL_S = 1.0
+STALL_S = 1.0
 WINDOW = 60
 
 
 class Pulse:
-    """`every` names what is to be called again and again: by seconds, which are rounded to whole beats."""
+    """`every` names what is to be called again and again: by seconds, which are rounded to whole beats. `on_stall` is
+    called after the loop was held up for longer than STALL_S."""
 
     def __init__(
         self,
@@ -18,10 +20,12 @@ class Pulse:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
         every: Mapping[float, Callable[[], None]] = MappingProxyType({}),
+        on_stall: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._every = {max(1, round(seconds / INTERVAL_S)): call for seconds, call in every.items()}
+        self._on_stall = on_stall
         self._beats = 0
         self._lags: deque[float] = deque([0.0], maxlen=WINDOW)
         self._handle: asyncio.TimerHandle | None = None
@@ -46,6 +50,8 @@ class Pulse:
 
     def _beat(self) -> None:
         self._lags.append(max(0.0, self._clock() - self._due))
+        if self.lag_s > STALL_S:
+            self._on_stall()
         self._beats += 1
         self.start()
         for beats, call in self._every.items():

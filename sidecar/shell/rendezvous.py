@@ -22,20 +22,40 @@ class Rendezvous:
 
     def __init__(self, path: Path, *, group: int | None) -> None:
         self.path = path
+        self._group = group
         if len(os.fsencode(path)) > PATH_LIMIT_BYTES:
             raise ConfigError(f"socket path {path} is longer than {PATH_LIMIT_BYTES} bytes: choose a shorter one")
+        self._lock, self.listener = self._take(None)
+        self._bound_inode = _inode(path)
+        self.uid = os.geteuid()
+
+    def is_in_place(self) -> bool:
+        """Whether ranks still find the socket: a cleaner of /tmp may have removed it, or the folder with it."""
+        return _inode(self.path) == self._bound_inode
+
+    def renew(self) -> None:
+        """Binds another listener where the socket has been removed. Raises as at first, and then changes nothing."""
+        before = self._lock
+        kept = before if _inode(_lock_path(self.path)) == os.fstat(before).st_ino else None
+        self._lock, self.listener = self._take(kept)
+        self._bound_inode = _inode(self.path)
+        if kept is None:
+            os.close(before)
+
+    def _take(self, lock: int | None) -> tuple[int, socket.socket]:
+        """With that lock, or with one of its own."""
         with contextlib.ExitStack() as undo:
             try:
-                _own_directory(path.parent, group)
-                self._lock = _lock(path)
-                undo.callback(os.close, self._lock)
-                _clear(path)
-                self.listener = _bind(path, group)
+                _own_directory(self.path.parent, self._group)
+                if lock is None:
+                    lock = _lock(self.path)
+                    undo.callback(os.close, lock)
+                _clear(self.path)
+                listener = _bind(self.path, self._group)
             except OSError as error:
-                raise ConfigError(f"cannot serve {path}: {error.strerror or error}") from error
+                raise ConfigError(f"cannot serve {self.path}: {error.strerror or error}") from error
             undo.pop_all()
-        self.uid = os.geteuid()
-        self._inode = path.lstat().st_ino
+        return lock, listener
 
     def __enter__(self) -> Self:
         return self
@@ -44,9 +64,20 @@ class Rendezvous:
         """The lock file stays: removing it would let two processes hold two locks of one name."""
         self.listener.close()
         with contextlib.suppress(FileNotFoundError):
-            if self.path.lstat().st_ino == self._inode:
+            if self.is_in_place():
                 self.path.unlink()
         os.close(self._lock)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return None
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
 
 
 def _own_directory(directory: Path, group: int | None) -> None:
@@ -62,7 +93,7 @@ def _own_directory(directory: Path, group: int | None) -> None:
 
 
 def _lock(path: Path) -> int:
-    lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = os.open(_lock_path(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,6 +1,6 @@
 """What a decode rank has heard of its rooms."""
 
-from sglang_hooks.decode.rooms import CAUSE_LIMIT, Rooms
+from sglang_hooks.decode.rooms import CAUSE_LIMIT, RANKS_LIMIT, Rooms
 
 ROOM = 4711
 
@@ -74,3 +74,11 @@ def test_the_oldest_room_goes_first() -> None:
     rooms.keep(1, "kept", None)
     rooms.keep(2, "evicted", None)
     assert (rooms.cause(1), rooms.cause(2), rooms.evicted, len(rooms)) == ("kept", "", 1, 2)
+
+
+def test_reports_of_one_room_are_bounded() -> None:
+    """Anybody can write to the socket."""
+    rooms = opened()
+    for rank in range(RANKS_LIMIT + 10):
+        rooms.report(ROOM, rank)
+    assert rooms.reports(ROOM) == RANKS_LIMIT

@@ -109,6 +109,28 @@ def test_a_success_is_in_the_kernel_before_it_is_pushed(make_rank: MakeRank, soc
         assert isinstance(last, RoomConcluded)
 
 
+def test_a_success_that_did_not_fit_the_queue_ends_the_stream(
+    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was dropped with all that is queued: nothing of it is in the kernel."""
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        life = rank.open(1)
+        rank.emitter.flush()
+        sidecar.hear(1)
+        stream = rank.emitter._socket  # noqa: SLF001 - whether it is the same afterwards is the claim
+        assert stream is not None
+        monkeypatch.setattr(rank.emitter, "_unsent_limit", 0)
+        monkeypatch.setattr(rank.emitter._wake, "ring", lambda: None)  # noqa: SLF001 - its thread is late
+        rank.succeeded(life)
+
+        assert rank.emitter._given_up  # noqa: SLF001
+        with pytest.raises(BrokenPipeError):
+            stream.send(b"x", socket.MSG_NOSIGNAL)
+
+
 def test_a_success_that_the_sidecar_does_not_take_ends_the_stream(make_rank: MakeRank, socket_path: Path) -> None:
     """A sidecar that would take the room for open must not see this process die on that stream."""
     with ScriptedSidecar(socket_path) as sidecar:

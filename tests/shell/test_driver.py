@@ -8,6 +8,7 @@ import structlog
 
 from sidecar.core.limits import Limits
 from sidecar.core.notifier import Notifier
+from sidecar.core.outbox import OutboxLimits
 from sidecar.core.owed import OwedNotice
 from sidecar.model import DecodeEndpoint, Form, Notice, Reply, RoomOpened, Upward
 from sidecar.shell.driver import Driver
@@ -162,4 +163,25 @@ async def test_an_idle_endpoint_is_closed_on_order() -> None:
     bench.driver.pump()
 
     assert bench.push.closed == [scene.E1]
+    bench.driver.stop()
+
+
+async def test_a_timer_that_comes_too_late_settles_nothing() -> None:
+    """The process stood still: what became of the connection has not been heard yet."""
+    bench = Bench(Limits(outbox=OutboxLimits(settle_after_s=0.05)))
+    bench.push.takes = True
+    bench.say(*owed())
+    bench.driver.endpoint_up(scene.E1)
+    bench.now += 60.0
+    stats = bench.driver.notifier.stats
+    stalled = asyncio.Event()
+    restart = bench.driver.notifier.stalled
+    bench.driver.notifier.stalled = lambda now: (restart(now), stalled.set())[0]  # type: ignore[method-assign]
+    async with asyncio.timeout(LIMIT_S):
+        await stalled.wait()
+    assert stats.notices_ended == {}
+    bench.now += 0.06
+    bench.driver.notifier.handle_timer(bench.now)
+
+    assert stats.notices_ended == {"held_up": 1}
     bench.driver.stop()

@@ -47,11 +47,45 @@ def test_lines_are_json_and_the_level_counts(tmp_path: Path) -> None:
     assert (said["event"], said["level"], said["room"]) == ("heard", "warning", 1)
 
 
-def test_without_a_file_it_is_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_file_it_is_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     configure(level="info", file=None)
     structlog.get_logger("sidecar").info("heard")
 
-    assert json.loads(capsys.readouterr().err)["event"] == "heard"
+    assert json.loads(capfd.readouterr().err)["event"] == "heard"
+
+
+def test_a_file_that_cannot_be_opened_anew_is_tried_again(tmp_path: Path) -> None:
+    """Its folder is removed, or no descriptor is left, just when it makes way: a line is lost, the service goes on."""
+    folder = tmp_path / "log.d"
+    folder.mkdir()
+    file = BoundedFile(folder / "log", limit_bytes=100)
+    file.write("x" * 90 + "\n")
+    folder.rename(tmp_path / "gone")
+    for _ in range(3):
+        file.write("lost while it cannot be\n")
+        file.flush()
+    folder.mkdir()
+    file.write("heard\n")
+    file.close()
+
+    assert (folder / "log").read_text() == "heard\n"
+
+
+@pytest.mark.parametrize("fault", ["full", "no_reader"])
+def test_a_stderr_that_takes_nothing_raises_nothing(fault: str) -> None:
+    program = (
+        "import structlog; from sidecar.shell.log import configure; configure(level='info', file=None); "
+        "structlog.get_logger('sidecar').warning('rank lost')"
+    )
+    if fault == "full":
+        taken = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, taken = os.pipe()
+        os.close(reader)
+    ended = subprocess.run([sys.executable, "-c", program], stderr=taken, check=False, timeout=30)
+    os.close(taken)
+
+    assert ended.returncode == 0
 
 
 def test_on_a_terminal_it_is_text_for_people() -> None:

@@ -45,3 +45,14 @@ async def test_a_loop_that_was_held_up_is_seen() -> None:
     pulse.stop()
 
     assert pulse.max_lag_s > 0.05
+
+
+async def test_a_loop_that_stood_still_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulse_module, "STALL_S", 0.02)
+    stalled = asyncio.Event()
+    pulse = Pulse(loop=asyncio.get_running_loop(), clock=time.monotonic, on_stall=stalled.set)
+    pulse.start()
+    time.sleep(0.1)  # noqa: ASYNC251 - the point of it
+    async with asyncio.timeout(LIMIT_S):
+        await stalled.wait()
+    pulse.stop()

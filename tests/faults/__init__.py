@@ -1,0 +1,1 @@
+"""Faults played on real processes: sidecars, ranks, decode endpoints, links. Each scene ends with a ledger."""
