@@ -5,6 +5,7 @@ Looked at after the stream has ended, when all that the process wrote has been r
 
 import asyncio
 import os
+import select
 from collections.abc import Callable
 
 WATCH_LIMIT = 1024
@@ -34,6 +35,14 @@ class DeathWatch:
         asyncio.get_running_loop().add_reader(descriptor, self._died, stream)
         if len(self._watched) > WATCH_LIMIT:
             self._forget(next(iter(self._watched)))
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether one of the processes is dead, and that is still to be told: its stream may not have been read yet."""
+        known = select.poll()
+        for descriptor in self._descriptors.values():
+            known.register(descriptor, select.POLLIN)
+        return bool(known.poll(0))
 
     def stop(self) -> None:
         for stream in list(self._descriptors):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ from tests.deploy.units import FOLDER
 from tests.pair.paths import REPO
 
 LIMIT_S = 60.0
+
+NAMESPACES = "--pid --fork --mount --cgroup --uts --ipc --kill-child"
 
 BOOT = """
 set -eu
@@ -51,7 +53,7 @@ cp {programs}/python opt/sglang/bin/python
 grep -q ^sglang: etc/passwd || chroot . useradd --system sglang
 chroot . systemd-sysusers /etc/sysusers.d/pd-sidecar.conf
 chroot . systemd-tmpfiles --create /etc/tmpfiles.d/pd-sidecar.conf
-printf '[Unit]\\n' > etc/systemd/system/nothing.target
+printf '[Unit]\\nAfter=%s\\n' '{units_kept}' > etc/systemd/system/nothing.target
 exec chroot . env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=test \
   /lib/systemd/systemd --system --unit=nothing.target --log-target=null
 """
@@ -92,8 +94,10 @@ class Systemd:
 
 
 @contextlib.contextmanager
-def booted(etc: Path, *, engine: str) -> Iterator[Systemd]:
-    """`etc` is laid over its /etc; `engine` is the Python program that stands in for sglang."""
+def booted(etc: Path, *, engine: str, known: Sequence[str]) -> Iterator[Systemd]:
+    """`etc` is laid over its /etc; `engine` is the Python program that stands in for sglang. What became of the `known`
+    units is remembered when they have ended.
+    """
     ensure("systemd-analyze", package="systemd")
     with _cgroup() as cgroup, tempfile.TemporaryDirectory(prefix="pds-") as top, tempfile.TemporaryDirectory() as bin_:
         _write_programs(Path(bin_), engine)
@@ -105,6 +109,7 @@ def booted(etc: Path, *, engine: str) -> Iterator[Systemd]:
             units=FOLDER,
             etc=etc,
             programs=bin_,
+            units_kept=" ".join(known),
         )
         with _namespaces(script, cgroup) as first:
             yield Systemd(first)
@@ -149,9 +154,7 @@ def _namespaces(script: str, cgroup: Path) -> Iterator[int]:
     """The pid of the first process in them, once systemd answers."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("only root can boot a systemd of its own")
-    enter = (
-        f"echo $$ > {cgroup}/cgroup.procs; exec unshare --pid --fork --mount --cgroup --uts --ipc --kill-child sh -c"
-    )
+    enter = f"echo $$ > {cgroup}/cgroup.procs; exec setpriv --pdeathsig KILL unshare {NAMESPACES} sh -c"
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             ["sh", "-c", f"{enter} {shlex.quote(script)}"], stdin=subprocess.DEVNULL, stdout=said, stderr=said

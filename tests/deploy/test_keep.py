@@ -35,7 +35,7 @@ async def kept(place: Path, *flags: str, command: Sequence[str] = PLAIN) -> Asyn
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+            process.kill()
         await process.communicate()
 
 
