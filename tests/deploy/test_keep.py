@@ -21,6 +21,13 @@ PLAIN = (sys.executable, "-m", "sidecar")
 SLOW = (sys.executable, "-c", "from sidecar import keep, __main__; keep.PAUSE_FIRST_S = 60; __main__.main()")
 """Its first pause is longer than a test."""
 
+DIES = """
+import os, signal
+from sidecar import __main__, cli
+cli.main = lambda caller: os.kill(os.getpid(), signal.SIGKILL)
+__main__.main()
+"""
+
 FIRST_OF_ITS_OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *PLAIN)
 
 
@@ -110,11 +117,22 @@ async def test_the_exit_code_says_that_something_is_owed(place: Path) -> None:
 
 async def test_nobody_knows_what_a_killed_worker_owed(place: Path) -> None:
     async with kept(place, command=SLOW) as process:
+        rank = await Rank.join(place)
         os.kill(worker_of(process), signal.SIGKILL)
         await logged(process, "worker ended")
         process.terminate()
 
         assert await exit_code(process) == keep.EXIT_OWED
+        await rank.leave()
+
+
+async def test_a_worker_that_dies_before_it_serves_ends_all(place: Path) -> None:
+    """Whoever started the container sees it at once; nobody was served yet."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", DIES, "run", "--keep", "--socket", str(place)), stderr=asyncio.subprocess.DEVNULL
+    )
+
+    assert await exit_code(process) == 128 + signal.SIGKILL
 
 
 async def test_workers_go_when_their_keeper_is_killed(place: Path) -> None:

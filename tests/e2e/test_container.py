@@ -1,4 +1,4 @@
-"""The stages of the Dockerfiles, command by command, and the container that comes of them (make e2e)."""
+"""The stages of the Dockerfiles, command by command, and the container that comes of them."""
 
 import os
 import shlex
@@ -14,10 +14,7 @@ from tests.deploy.system import ensure
 from tests.deploy.test_container import ENGINE, SIDECAR
 from tests.pair.paths import REPO
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make roots"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make roots")
 
 LIMIT_S = 600.0
 
