@@ -29,6 +29,8 @@ with connected_rank(Path(os.environ["PD_SIDECAR_SOCKET"])) as rank:
 """
 """Room 1 is open, and stays so when it is told to end."""
 
+HANGS = "[Service]\nExecStart=\nExecStart=/bin/sleep 60\nTimeoutStartSec=1\n"
+
 
 @pytest.fixture(scope="module")
 def port() -> int:
@@ -47,6 +49,8 @@ def systemd(tmp_path_factory: pytest.TempPathFactory, port: int, admin: int) -> 
         "pd-sidecar/p0.env": f"PD_SIDECAR_ADMIN=127.0.0.1:{admin}\n",
         "pd-sidecar/frozen.env": "PD_SIDECAR_ADMIN=off\n",
         "pd-sidecar/wrong.env": "PD_SIDECAR_ADMIN=off\nPD_SIDECAR_LOG_LEVEL=loud\n",
+        "systemd/system/pd-sidecar@absent.service.d/hangs.conf": HANGS,
+        "sglang/absent.env": "DECODE_PORT=1\n",
         "systemd/system/pd-sidecar@frozen.service.d/soon.conf": "[Service]\nWatchdogSec=1\n",
         "sglang/p0.env": f"SGLANG_ARGS=--model-path model\nDECODE_PORT={port}\n",
     }.items():
@@ -110,6 +114,15 @@ def test_a_reload_is_taken(systemd: Systemd, admin: int) -> None:
     systemd.ctl("reload", SIDECAR)
 
     assert connected(systemd, admin)["MainPID"] == before["MainPID"]
+
+
+def test_an_engine_starts_without_one_that_does_not_come_up(systemd: Systemd) -> None:
+    """It waits for TimeoutStartSec= and no longer."""
+    systemd.ctl("start", "sglang-prefill@absent.service")
+    shown = systemd.shown("sglang-prefill@absent.service", "ActiveState")
+    systemd.ctl("stop", "sglang-prefill@absent.service")
+
+    assert shown == {"ActiveState": "active"}
 
 
 def test_a_wrong_setting_is_not_tried_again(systemd: Systemd) -> None:
