@@ -102,6 +102,20 @@ async def test_ended_as_a_native_sidecar_it_has_told_of_the_engines_death(place:
             assert not place.exists()  # noqa: ASYNC240 - nothing else runs
 
 
+async def test_a_death_that_comes_with_the_order_to_end_is_told(place: Path) -> None:
+    """Both wait for it when it gets to run: systemd ends it within a millisecond of the engine."""
+    with decode() as endpoint:
+        async with sidecar(place, "--admin", "off") as process, rank_process(place, endpoint.endpoint.port) as rank:
+            process.send_signal(signal.SIGSTOP)
+            rank.kill()
+            await rank.wait()
+            process.terminate()
+            process.send_signal(signal.SIGCONT)
+
+            assert sorted([await endpoint.told(), await endpoint.told()]) == [[b"1", b"0", b"0"], [b"3", b"0", b"0"]]
+            assert await exit_code(process) == app.EXIT_NOTHING_OWED
+
+
 async def test_the_exit_code_says_that_something_is_owed(place: Path) -> None:
     async with kept(place, "--grace-s", "0.1") as process:
         rank = await Rank.join(place)
