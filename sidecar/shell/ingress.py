@@ -1,7 +1,6 @@
 """The unix-stream side: rank processes connect, each stream is read by itself, and a bad one costs only itself."""
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -19,9 +18,6 @@ WRITE_BUFFER_LIMIT_BYTES = 1024 * 1024
 """Replies that a reader may leave lying. A healthy one leaves none: the kernel's buffer alone takes thousands."""
 
 HELLO_LIMIT_S = 10.0
-
-HEAR_OUT_LIMIT_S = 1.0
-"""The stream of a dead rank may be held open by a child of it."""
 
 
 class Receiver(Protocol):
@@ -59,15 +55,6 @@ class IngressServer:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Stream(self), sock=rendezvous.listener, backlog=1024)
 
-    async def hear_out_the_dead(self) -> None:
-        """Ranks that have just died have been read to the end, and their deaths told to the core. A supervisor ends us
-        right after the engine.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HEAR_OUT_LIMIT_S):
-                while self._deaths.has_untold:  # noqa: ASYNC110 - the loop is who has to read on
-                    await asyncio.sleep(0.001)
-
     def stop(self) -> None:
         """No more streams, and those that are open end."""
         if self._server is not None:
@@ -76,6 +63,10 @@ class IngressServer:
         self._deaths.stop()
         for stream in list(self._streams.values()):
             stream.end()
+
+    async def hear_out_the_dead(self) -> None:
+        """Before the stop: a supervisor ends us right after the engine."""
+        await self._deaths.hear_out()
 
     # -- the core's orders
 
