@@ -21,6 +21,8 @@ PLAIN = (sys.executable, "-m", "sidecar")
 SLOW = (sys.executable, "-c", "from sidecar import keep, __main__; keep.PAUSE_FIRST_S = 60; __main__.main()")
 """Its first pause is longer than a test."""
 
+WATCHFUL = (sys.executable, "-c", "from sidecar import keep, __main__; keep.LOOK_S = 0.2; __main__.main()")
+
 DIES = """
 import os, signal
 from sidecar import __main__, cli
@@ -147,6 +149,19 @@ async def test_a_worker_that_dies_before_it_serves_ends_all(place: Path) -> None
     )
 
     assert await exit_code(process) == 128 + signal.SIGKILL
+
+
+async def test_a_worker_that_stands_still_is_replaced(place: Path) -> None:
+    """There is no liveness probe that would see it."""
+    async with kept(place, command=WATCHFUL) as process:
+        rank = await Rank.join(place)
+        await asyncio.sleep(0.5)  # several looks: one that beats is left alone
+        first = worker_of(process)
+        os.kill(first, signal.SIGSTOP)
+
+        assert (await logged(process, "worker stands still"))["worker"] == first
+        await logged(process, "ready")
+        await rank.leave()
 
 
 async def test_workers_go_when_their_keeper_is_killed(place: Path) -> None:
