@@ -213,6 +213,7 @@ def _report_ready(service: Service) -> None:
 
 async def _finish(service: Service) -> int:
     notifier = service.notifier
+    await service.ingress.hear_out_the_dead()
     service.driver.begin_shutdown()
     service.ingress.stop()
     with contextlib.suppress(TimeoutError):
@@ -221,7 +222,7 @@ async def _finish(service: Service) -> int:
     pending = notifier.outbox.pending
     report = structlog.get_logger("sidecar").warning if pending else structlog.get_logger("sidecar").info
     report("ending", still_owed=pending, handed_off_unsettled=len(notifier.outbox) - pending)
-    return EXIT_OWED if pending else EXIT_NOTHING_OWED
+    return EXIT_NOTHING_OWED if notifier.is_idle else EXIT_OWED
 
 
 def _zmq_context(stack: contextlib.AsyncExitStack, budget: int) -> "zmq.Context[zmq.Socket[bytes]]":

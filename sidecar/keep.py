@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import sys
 import time
 
@@ -19,6 +20,12 @@ PAUSE_FIRST_S = 0.1
 PAUSE_LAST_S = 30.0
 LONG_LIFE_S = 60.0
 """A worker that lived so long died of something new: the pause before the next one is short again."""
+
+LOOK_S = 10.0
+SILENT_LOOKS = 3
+"""A worker whose loop has not turned for so many looks stands still. Counted, not timed: the clock also runs while a
+container is frozen, and then nobody has stood still but all of it.
+"""
 
 EXIT_OWED = 3
 """As a worker ends when something is owed. A killed worker has told nobody what it owed."""
@@ -51,27 +58,34 @@ class _Keeper:
         while True:
             started_s = time.monotonic()
             word, ours = os.pipe()
+            beats = _Beats()
             self._worker = os.fork()
             if not self._worker:
                 os.close(word)
+                beats.speak()
                 return _as_worker(ours)
             os.close(ours)
-            code = self._until_worker_ends()
+            code = self._until_worker_ends(beats)
+            beats.close()
             self._has_served |= _said(word) == "0"
             if self._is_ending or not self._has_served:
                 sys.exit(self._last_word(code))
             self._pause(code, lived_s=time.monotonic() - started_s)
 
-    def _until_worker_ends(self) -> int:
-        """Its exit code, negative for the signal that killed it."""
+    def _until_worker_ends(self, beats: "_Beats") -> int:
+        """Its exit code, negative for the signal that killed it. One that stands still is killed."""
         while True:
-            number = signal.sigwait(_WATCHED)
-            if number == signal.SIGCHLD:
+            found = signal.sigtimedwait(_WATCHED, LOOK_S)
+            if found is None:
+                if beats.silent_looks() >= SILENT_LOOKS:
+                    _log("worker stands still", worker=self._worker)
+                    os.kill(self._worker, signal.SIGKILL)
+            elif found.si_signo == signal.SIGCHLD:
                 if (code := self._reap()) is not None:
                     return code
-                continue
-            self._note(number)
-            os.kill(self._worker, number)  # not yet reaped: the number is still its own
+            else:
+                self._note(found.si_signo)
+                os.kill(self._worker, found.si_signo)  # not yet reaped: the number is still its own
 
     def _pause(self, code: int, *, lived_s: float) -> None:
         if lived_s >= LONG_LIFE_S:
@@ -109,6 +123,37 @@ class _Keeper:
         if self._is_ending:
             return EXIT_OWED if self._has_served else 0
         return 128 - code
+
+
+class _Beats:
+    """That a worker's loop turns, as it tells systemd. Where there is a systemd to tell, nothing is heard here."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind("")  # the kernel finds a name that nobody has
+        self._has_begun = False
+        self._silent = 0
+
+    def speak(self) -> None:
+        """In the worker."""
+        if not os.environ.get("NOTIFY_SOCKET"):
+            os.environ["NOTIFY_SOCKET"] = "@" + self._socket.getsockname()[1:].decode()
+            os.environ["WATCHDOG_USEC"] = str(int(LOOK_S * 1_000_000))
+        self._socket.close()
+
+    def silent_looks(self) -> int:
+        """In a row, since the first beat."""
+        has_beaten = False
+        with contextlib.suppress(BlockingIOError):
+            while self._socket.recv(1):
+                has_beaten = True
+        self._has_begun |= has_beaten
+        self._silent = 0 if has_beaten else self._silent + self._has_begun
+        return self._silent
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 def _as_worker(pipe: int) -> Caller:

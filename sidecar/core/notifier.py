@@ -76,8 +76,8 @@ class Notifier:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits to be handed off. Something handed off may still be unsettled."""
-        return self.outbox.pending == 0
+        """Nothing waits to be handed off, or for the grace of a death. What was handed off may still be unsettled."""
+        return self.outbox.pending == 0 and self.lifeline.next_deadline() is None
 
     def change_limits(self, limits: Limits) -> None:
         """Of a running sidecar. Retry curve, graces and backends stay as they are."""

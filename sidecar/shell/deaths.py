@@ -4,11 +4,16 @@ Looked at after the stream has ended, when all that the process wrote has been r
 """
 
 import asyncio
+import contextlib
 import os
+import select
 from collections.abc import Callable
 
 WATCH_LIMIT = 1024
 """Processes watched after their stream has ended. Beyond it the oldest is no longer watched, and its death not told."""
+
+HEAR_OUT_LIMIT_S = 1.0
+"""The stream of a dead process may be held open by a child of it."""
 
 
 class DeathWatch:
@@ -35,9 +40,22 @@ class DeathWatch:
         if len(self._watched) > WATCH_LIMIT:
             self._forget(next(iter(self._watched)))
 
+    async def hear_out(self) -> None:
+        """Until processes that have just died have been read to the end, and their deaths told."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEAR_OUT_LIMIT_S):
+                while self._has_untold():  # noqa: ASYNC110 - the loop is who has to read on
+                    await asyncio.sleep(0.001)
+
     def stop(self) -> None:
         for stream in list(self._descriptors):
             self._forget(stream)
+
+    def _has_untold(self) -> bool:
+        known = select.poll()
+        for descriptor in self._descriptors.values():
+            known.register(descriptor, select.POLLIN)
+        return bool(known.poll(0))
 
     def _died(self, stream: int) -> None:
         self._forget(stream)

@@ -91,6 +91,10 @@ class IngressServer:
         for stream in list(self._streams.values()):
             stream.end()
 
+    async def hear_out_the_dead(self) -> None:
+        """Before the stop: a supervisor ends us right after the engine."""
+        await self._deaths.hear_out()
+
     # -- the core's orders
 
     def write(self, stream: int, messages: Sequence[Reply]) -> None:

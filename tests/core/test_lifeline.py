@@ -34,6 +34,19 @@ def test_every_open_room_of_a_dead_rank_is_told_after_the_grace(scene: Scene) ->
     assert (scene.notifier.stats.ranks_died, scene.notifier.stats.rooms_orphaned) == (1, 2)
 
 
+def test_nothing_is_idle_while_a_grace_runs(scene: Scene) -> None:
+    """A sidecar that is ended right after its engine stays until decode is told."""
+    scene.opened(1, 1)
+    scene.handshake(1, 1, E1)
+    kill(scene)
+    scene.notifier.begin_shutdown(scene.now)
+    was_idle = scene.notifier.is_idle
+    scene.advance(GRACE_S)
+
+    assert (was_idle, scene.notifier.is_idle) == (False, True)
+    assert scene.told() == [(E1, 1)]
+
+
 def test_a_room_whose_transfer_had_succeeded_is_never_told(scene: Scene) -> None:
     scene.opened(1, 1)
     scene.handshake(1, 1, E1)

@@ -12,16 +12,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.system import ensure
-from tests.deploy.units import FOLDER
 from tests.pair.paths import REPO
 
 LIMIT_S = 60.0
+
+NAMESPACES = "--pid --fork --mount --cgroup --uts --ipc --kill-child"
 
 BOOT = """
 set -eu
@@ -38,20 +39,16 @@ cd $root
 rm -rf etc/systemd/system/*.wants lib/systemd/system/*.wants
 : > etc/fstab
 mkdir -p opt/pd-sidecar/bin opt/pd-sidecar/python opt/pd-sidecar/site opt/pd-sidecar/source
-mkdir -p opt/sglang/bin etc/sysusers.d etc/tmpfiles.d etc/sglang
+mkdir -p opt/sglang/bin
 mount --bind {python} opt/pd-sidecar/python
 mount --bind {site} opt/pd-sidecar/site
 mount --bind {repo} opt/pd-sidecar/source
-cp {units}/*.service etc/systemd/system/
-cp {units}/sysusers.conf etc/sysusers.d/pd-sidecar.conf
-cp {units}/tmpfiles.conf etc/tmpfiles.d/pd-sidecar.conf
-cp -r {etc}/. etc/
 cp {programs}/pd-sidecar opt/pd-sidecar/bin/pd-sidecar
 cp {programs}/python opt/sglang/bin/python
 grep -q ^sglang: etc/passwd || chroot . useradd --system sglang
-chroot . systemd-sysusers /etc/sysusers.d/pd-sidecar.conf
-chroot . systemd-tmpfiles --create /etc/tmpfiles.d/pd-sidecar.conf
-printf '[Unit]\\n' > etc/systemd/system/nothing.target
+chroot . sh -euc {install}
+cp -r {etc}/. etc/
+printf '[Unit]\\nAfter=%s\\n' '{units_kept}' > etc/systemd/system/nothing.target
 exec chroot . env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=test \
   /lib/systemd/systemd --system --unit=nothing.target --log-target=null
 """
@@ -92,8 +89,10 @@ class Systemd:
 
 
 @contextlib.contextmanager
-def booted(etc: Path, *, engine: str) -> Iterator[Systemd]:
-    """`etc` is laid over its /etc; `engine` is the Python program that stands in for sglang."""
+def booted(etc: Path, *, engine: str, known: Sequence[str]) -> Iterator[Systemd]:
+    """`etc` is laid over its /etc; `engine` is the Python program that stands in for sglang. What became of the `known`
+    units is remembered when they have ended.
+    """
     ensure("systemd-analyze", package="systemd")
     with _cgroup() as cgroup, tempfile.TemporaryDirectory(prefix="pds-") as top, tempfile.TemporaryDirectory() as bin_:
         _write_programs(Path(bin_), engine)
@@ -102,12 +101,20 @@ def booted(etc: Path, *, engine: str) -> Iterator[Systemd]:
             python=sys.base_prefix,
             site=Path(pytest.__file__).resolve().parents[1],
             repo=REPO,
-            units=FOLDER,
+            install=shlex.quote("\n".join(["cd /opt/pd-sidecar/source", *installing()])),
             etc=etc,
             programs=bin_,
+            units_kept=" ".join(known),
         )
         with _namespaces(script, cgroup) as first:
             yield Systemd(first)
+
+
+def installing() -> list[str]:
+    """The commands of the guide that put the files in their places, as they stand there."""
+    guide = (REPO / "deploy" / "README.md").read_text()
+    (block,) = (text.split("```")[0] for text in guide.split("```sh\n") if "systemd-sysusers" in text.split("```")[0])
+    return [line for line in block.splitlines() if line.startswith(("install ", "systemd-"))]
 
 
 def _write_programs(folder: Path, engine: str) -> None:
@@ -149,9 +156,7 @@ def _namespaces(script: str, cgroup: Path) -> Iterator[int]:
     """The pid of the first process in them, once systemd answers."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("only root can boot a systemd of its own")
-    enter = (
-        f"echo $$ > {cgroup}/cgroup.procs; exec unshare --pid --fork --mount --cgroup --uts --ipc --kill-child sh -c"
-    )
+    enter = f"echo $$ > {cgroup}/cgroup.procs; exec setpriv --pdeathsig KILL unshare {NAMESPACES} sh -c"
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             ["sh", "-c", f"{enter} {shlex.quote(script)}"], stdin=subprocess.DEVNULL, stdout=said, stderr=said

@@ -21,6 +21,15 @@ PLAIN = (sys.executable, "-m", "sidecar")
 SLOW = (sys.executable, "-c", "from sidecar import keep, __main__; keep.PAUSE_FIRST_S = 60; __main__.main()")
 """Its first pause is longer than a test."""
 
+WATCHFUL = (sys.executable, "-c", "from sidecar import keep, __main__; keep.LOOK_S = 0.2; __main__.main()")
+
+DIES = """
+import os, signal
+from sidecar import __main__, cli
+cli.main = lambda caller: os.kill(os.getpid(), signal.SIGKILL)
+__main__.main()
+"""
+
 FIRST_OF_ITS_OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *PLAIN)
 
 
@@ -35,7 +44,7 @@ async def kept(place: Path, *flags: str, command: Sequence[str] = PLAIN) -> Asyn
         yield process
     finally:
         with contextlib.suppress(ProcessLookupError):
-            process.terminate()
+            process.kill()
         await process.communicate()
 
 
@@ -95,6 +104,20 @@ async def test_ended_as_a_native_sidecar_it_has_told_of_the_engines_death(place:
             assert not place.exists()  # noqa: ASYNC240 - nothing else runs
 
 
+async def test_a_death_that_comes_with_the_order_to_end_is_told(place: Path) -> None:
+    """Both wait for it when it gets to run: systemd ends it within a millisecond of the engine."""
+    with decode() as endpoint:
+        async with sidecar(place, "--admin", "off") as process, rank_process(place, endpoint.endpoint.port) as rank:
+            process.send_signal(signal.SIGSTOP)
+            rank.kill()
+            await rank.wait()
+            process.terminate()
+            process.send_signal(signal.SIGCONT)
+
+            assert sorted([await endpoint.told(), await endpoint.told()]) == [[b"1", b"0", b"0"], [b"3", b"0", b"0"]]
+            assert await exit_code(process) == app.EXIT_NOTHING_OWED
+
+
 async def test_the_exit_code_says_that_something_is_owed(place: Path) -> None:
     async with kept(place, "--grace-s", "0.1") as process:
         rank = await Rank.join(place)
@@ -110,11 +133,35 @@ async def test_the_exit_code_says_that_something_is_owed(place: Path) -> None:
 
 async def test_nobody_knows_what_a_killed_worker_owed(place: Path) -> None:
     async with kept(place, command=SLOW) as process:
+        rank = await Rank.join(place)
         os.kill(worker_of(process), signal.SIGKILL)
         await logged(process, "worker ended")
         process.terminate()
 
         assert await exit_code(process) == keep.EXIT_OWED
+        await rank.leave()
+
+
+async def test_a_worker_that_dies_before_it_serves_ends_all(place: Path) -> None:
+    """Whoever started the container sees it at once; nobody was served yet."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", DIES, "run", "--keep", "--socket", str(place)), stderr=asyncio.subprocess.DEVNULL
+    )
+
+    assert await exit_code(process) == 128 + signal.SIGKILL
+
+
+async def test_a_worker_that_stands_still_is_replaced(place: Path) -> None:
+    """There is no liveness probe that would see it."""
+    async with kept(place, command=WATCHFUL) as process:
+        rank = await Rank.join(place)
+        await asyncio.sleep(0.5)  # several looks: one that beats is left alone
+        first = worker_of(process)
+        os.kill(first, signal.SIGSTOP)
+
+        assert (await logged(process, "worker stands still"))["worker"] == first
+        await logged(process, "ready")
+        await rank.leave()
 
 
 async def test_workers_go_when_their_keeper_is_killed(place: Path) -> None:

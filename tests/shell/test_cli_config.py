@@ -123,3 +123,16 @@ def test_run_takes_what_config_shows(command: Command) -> None:
 
     assert len(flags) >= len(Config.__struct_fields__)
     assert [flag for flag in flags if flag not in run] == []
+
+
+def test_a_group_has_a_name_or_a_number(command: Command) -> None:
+    def shown(*arguments: str) -> object:
+        return json.loads(command("config", "--json", *arguments)[1])["socket_group"]["value"]
+
+    assert [shown("--socket-group", "root"), shown("--socket-group", "4711"), shown()] == [0, 4711, None]
+
+
+def test_a_group_that_this_host_has_not_is_named(command: Command) -> None:
+    code, _, err = command("config", "--socket-group", "no-such-group")
+
+    assert (code, "--socket-group no-such-group" in err) == (2, True)

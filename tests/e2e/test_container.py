@@ -1,4 +1,4 @@
-"""The stages of the Dockerfiles, command by command, and the container that comes of them (make e2e)."""
+"""The stages of the Dockerfiles, command by command, and the container that comes of them."""
 
 import os
 import shlex
@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.dockerfile import CONTAINER_ENV, in_root, read_dockerfile, script_of
+from tests.deploy.manifests import container, prefill_templates, variables
 from tests.deploy.system import ensure
 from tests.deploy.test_container import ENGINE, SIDECAR
 from tests.pair.paths import REPO
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make roots"),
-]
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make roots")
 
 LIMIT_S = 600.0
 
@@ -31,7 +29,7 @@ kill -TERM $keeper
 wait $keeper && code=0 || code=$?
 echo exit $code
 """
-"""With an emptyDir, as kubelet makes it, on a root that nobody can write to."""
+"""In the environment of the manifest, with an emptyDir as kubelet makes it, on a root that nobody can write to."""
 
 READY = """
 import os, socket, sys, time, urllib.request
@@ -86,6 +84,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _checks(top: Path, command: list[str], own: dict[str, str], user: str) -> Iterator[str]:
+    manifest = variables(container(prefill_templates("deployment")[0], "pd-sidecar"))
     image, environ = top / "sidecar", CONTAINER_ENV | own
     python = "/opt/pd-sidecar/bin/python"
     yield in_root(image, [python, "-c", CONTENT], environ=environ, user=user)
@@ -95,6 +94,7 @@ def _checks(top: Path, command: list[str], own: dict[str, str], user: str) -> It
         top / "engine", ["python3", "-m", "pip", "uninstall", "-q", "-y", "pd-sidecar"], environ=CONTAINER_ENV
     )
     yield in_root(top / "engine", ["python3", "-c", PLUGIN], environ=CONTAINER_ENV | {"PYTHONPATH": "/plugin"})
+    environ |= {name: value.replace("$(POD_IP)", "127.0.0.1") for name, value in manifest.items()}
     start = in_root(image, command, environ=environ, user=user)
     ask = in_root(image, [python, "-c", READY], environ=environ, user=user)
     yield f"unshare --net sh -euc {shlex.quote(SERVED.format(image=image, start=start, ask=ask))}"
@@ -109,7 +109,7 @@ def test_the_plugin_is_found_installed_and_beside_python_path(said: str) -> None
 
 
 def test_the_container_serves_on_a_read_only_root_and_ends_by_sigterm(said: str) -> None:
-    assert "ready 200 65532 0o140600\n" in said
+    assert "ready 200 65532 0o140660\n" in said
     assert said.endswith("exit 0\n")
 
 
