@@ -8,6 +8,7 @@ import re
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
@@ -25,7 +26,7 @@ COLOURS = 64
 """Enough for lines on white, and a third of the bytes."""
 
 UNITS = {"s": "seconds", "percentunit": "share"}
-STYLE = {
+STYLE: Any = {
     "font.size": 7,
     "axes.titlesize": 8,
     "legend.fontsize": 6,
