@@ -39,6 +39,8 @@ TTL_S = 8.0
 
 SESSION_TURNS = 60
 JUNK = b"\xff" * 64
+OPEN = b"open\n"
+"""What the rank that is to be killed says when it has open rooms."""
 
 
 class DrainedRank(Rank):
@@ -187,9 +189,11 @@ async def _deaths(socket: Path) -> None:
     while True:
         await asyncio.sleep(DEATH_EVERY_S)
         command = [sys.executable, "-m", "tests.monitoring.load", str(socket), "--doomed"]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
         assert process.stdout is not None
-        await process.stdout.readline()
+        assert await process.stdout.readline() == OPEN, "the rank to be killed did not get as far as that"
         process.kill()
         await process.wait()
 
@@ -204,7 +208,8 @@ async def doomed(socket: Path) -> None:
             rank.opened(room, room + 1)
             rank.handshake(room, endpoint, room + 1)
         await rank.accepted()
-        print("open", flush=True)
+        sys.stdout.buffer.write(OPEN)
+        sys.stdout.flush()
         await rank.drain()
 
 
