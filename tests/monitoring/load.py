@@ -34,11 +34,13 @@ PACE_S = 0.1
 JUNK_EVERY_S = 1.0
 AWAY_S, BACK_S = 2.0, 8.0
 DEATH_EVERY_S = 15.0
-TTL_S = 5.0
-"""Instead of 300 s: so what cannot be delivered expires while one looks."""
+TTL_S = 8.0
+"""Instead of 300 s: so what cannot be delivered expires while one looks. Longer than a hand-off takes to settle."""
 
 SESSION_TURNS = 60
 JUNK = b"\xff" * 64
+OPEN = b"open\n"
+"""What the rank that is to be killed says when it has open rooms."""
 
 
 class DrainedRank(Rank):
@@ -73,17 +75,16 @@ class Rooms:
         first = self._rank.opened(room, life)
         if way != 5:
             self._rank.handshake(room, endpoint, life, self._session(endpoint))
-        self._end(room, life, way)
+        self._end(room, life, TerminalStatus.SUCCESS if way == 6 else TerminalStatus.FAILED, drained=way != 7)
         self._afterwards(room, life, way, endpoint)
         if room % SESSION_TURNS == 0:
             self._rank.say(first)  # replayed
             self._rank.opened(-1, life)  # implausible
             self._register(self._endpoints.restarting, self._session(self._endpoints.restarting))
 
-    def _end(self, room: int, life: int, way: int) -> None:
-        status = TerminalStatus.SUCCESS if way == 6 else TerminalStatus.FAILED
-        now = time.monotonic()
-        self._rank.say(RoomConcluded(self._rank.next_seq(), room, life, status, "Aborted", way != 7, now))
+    def _end(self, room: int, life: int, status: TerminalStatus, *, drained: bool = True) -> None:
+        seq, now = self._rank.next_seq(), time.monotonic()
+        self._rank.say(RoomConcluded(seq, room, life, status, "Aborted", drained, now))
 
     def _afterwards(self, room: int, life: int, way: int, endpoint: DecodeEndpoint) -> None:
         seq = self._rank.next_seq
@@ -95,6 +96,7 @@ class Rooms:
             self._rank.opened(room, life + 1)
             self._rank.handshake(room, endpoint, life + 1, self._session(endpoint))
             self._rank.handshake(room, endpoint, life, self._session(endpoint))
+            self._end(room, life + 1, TerminalStatus.SUCCESS)
         elif endpoint == self._endpoints.with_half:
             self._rank.say(DecodeAcknowledged(seq(), room, life, endpoint))
 
@@ -187,9 +189,11 @@ async def _deaths(socket: Path) -> None:
     while True:
         await asyncio.sleep(DEATH_EVERY_S)
         command = [sys.executable, "-m", "tests.monitoring.load", str(socket), "--doomed"]
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
         assert process.stdout is not None
-        await process.stdout.readline()
+        assert await process.stdout.readline() == OPEN, "the rank to be killed did not get as far as that"
         process.kill()
         await process.wait()
 
@@ -204,7 +208,8 @@ async def doomed(socket: Path) -> None:
             rank.opened(room, room + 1)
             rank.handshake(room, endpoint, room + 1)
         await rank.accepted()
-        print("open", flush=True)
+        sys.stdout.buffer.write(OPEN)
+        sys.stdout.flush()
         await rank.drain()
 
 

@@ -8,6 +8,7 @@ import re
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
@@ -25,7 +26,7 @@ COLOURS = 64
 """Enough for lines on white, and a third of the bytes."""
 
 UNITS = {"s": "seconds", "percentunit": "share"}
-STYLE = {
+STYLE: Any = {
     "font.size": 7,
     "axes.titlesize": 8,
     "legend.fontsize": 6,
@@ -71,7 +72,8 @@ def _draw_panel(place: Axes, panel: Panel, scraped: Prometheus) -> None:
     place.set_title(panel.title, loc="left", fontweight="bold")
     place.set_ylim(bottom=0)
     place.set_ylabel(UNITS.get(panel.unit, "a second" if "rate(" in panel.queries[0].expression else ""))
-    place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
+    place.set_xlabel("minutes", loc="right", labelpad=0)
+    place.legend(loc="upper center", bbox_to_anchor=(0.45, -0.12), ncols=2, frameon=False)
 
 
 def _legend(query: Query, series: Series) -> str:

@@ -1,8 +1,8 @@
 """What deploy/prometheus and deploy/grafana say, as values."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -33,10 +33,10 @@ class Rule:
     runbook: str = ""
 
 
-def rules() -> Iterator[Rule]:
-    for path in RULE_FILES:
-        for group in yaml.safe_load(path.read_text())["groups"]:
-            yield from map(_rule, group["rules"])
+@cache
+def rules() -> tuple[Rule, ...]:
+    groups = (group for path in RULE_FILES for group in yaml.safe_load(path.read_text())["groups"])
+    return tuple(_rule(said) for group in groups for said in group["rules"])
 
 
 def _rule(said: dict[str, object]) -> Rule:

@@ -81,7 +81,7 @@ def prometheus(folder: Path, jobs: Mapping[str, Sequence[str]]) -> Iterator[Prom
     config = folder / "prometheus.yml"
     config.write_text(yaml.safe_dump(_config(jobs)))
     address = f"127.0.0.1:{free_port()}"
-    command = [
+    command: list[str | Path] = [
         *(tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"),
         *(f"--web.listen-address={address}", "--log.level=warn"),
     ]

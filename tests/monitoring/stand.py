@@ -11,8 +11,8 @@ from tests.monitoring.load import load
 from tests.monitoring.scraping import Prometheus, prometheus
 from tests.shell.scene import free_port
 
-RECORDS = 64
-"""So few that records are evicted."""
+FLAGS = ("--record-limit", "64", "--settle-after-s", "1", "--idle-close-s", "20")
+"""So few records that some are evicted, and times so short that one sees what comes of them."""
 
 ENGINE = (
     "# TYPE sglang:num_running_reqs gauge\n"
@@ -51,7 +51,7 @@ def scraped_sidecar(folder: Path) -> Iterator[Prometheus]:
     """With an engine beside it, and an engine without a sidecar at 127.0.0.2."""
     admin = f"127.0.0.1:{free_port()}"
     with ExitStack() as stack:
-        sidecar = stack.enter_context(running_sidecar("--record-limit", str(RECORDS), admin=admin))
+        sidecar = stack.enter_context(running_sidecar(*FLAGS, admin=admin))
         engines = [stack.enter_context(engine(host)) for host in ("127.0.0.1", "127.0.0.2")]
         stack.enter_context(load(sidecar.socket))
         yield stack.enter_context(prometheus(folder, {"pd-sidecar": [admin], "sglang": engines}))

@@ -35,7 +35,7 @@ def _unpack() -> None:
     (build_dir() / PACKAGE).mkdir(parents=True, exist_ok=True)
     with step(f"system package {PACKAGE}, unpacked"), tempfile.TemporaryDirectory(dir=build_dir()) as name:
         folder = Path(name)
-        command = ["dpkg-deb", "--fsys-tarfile", _download(folder)]
+        command: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", _download(folder)]
         with (
             subprocess.Popen(command, stdout=subprocess.PIPE) as process,
             tarfile.open(fileobj=process.stdout, mode="r|") as members,
