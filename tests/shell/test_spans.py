@@ -273,7 +273,9 @@ class Collector:
 
 async def test_a_collector_gets_the_span_of_a_real_sidecar(place: Path) -> None:
     with Collector().serving() as collector, decode() as waiting:
-        async with sidecar(place, "--otlp-endpoint", collector.url, "--settle-after-s", "0") as process:
+        async with sidecar(
+            place, "--admin", "off", "--otlp-endpoint", collector.url, "--settle-after-s", "0"
+        ) as process:
             rank = await Rank.join(place, hello("p"))
             rank.handshake(7, waiting.endpoint)
             rank.failed(7, http_status=499)
@@ -292,7 +294,9 @@ async def test_a_collector_gets_the_span_of_a_real_sidecar(place: Path) -> None:
 
 async def test_a_collector_that_never_answers_delays_no_notice_and_not_the_end(place: Path) -> None:
     with Collector(None).serving() as collector, decode() as waiting:
-        async with sidecar(place, "--otlp-endpoint", collector.url, "--settle-after-s", "0") as process:
+        async with sidecar(
+            place, "--admin", "off", "--otlp-endpoint", collector.url, "--settle-after-s", "0"
+        ) as process:
             rank = await Rank.join(place, hello("p"))
             for room in range(600):  # above what the SDK sends at once (512), so it sends without waiting for its time
                 rank.handshake(room, waiting.endpoint)
@@ -312,7 +316,7 @@ async def test_a_collector_that_never_answers_delays_no_notice_and_not_the_end(p
 
 
 async def test_a_collector_that_is_not_there_is_said_in_our_log(place: Path) -> None:
-    async with sidecar(place, "--otlp-endpoint", f"http://127.0.0.1:{free_port()}") as process:
+    async with sidecar(place, "--admin", "off", "--otlp-endpoint", f"http://127.0.0.1:{free_port()}") as process:
         rank = await Rank.join(place, hello("p"))
         rank.failed(7)
         await rank.accepted()
