@@ -87,6 +87,7 @@ $(VENV)/.release: $(VENV)/.stamp
 # resolves to here.
 release: $(VENV)/.release
 	@echo "== wheel, sdist and SBOM into build/dist"
+	@git diff --quiet HEAD || echo "== the working tree is not what is committed: nothing to publish"
 	mkdir -p build && rm -rf build/dist build/release-venv
 	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir build/dist . > build/release.log
 	$(PYTHON) -m venv --without-pip build/release-venv

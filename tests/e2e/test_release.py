@@ -3,10 +3,12 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,6 @@ from tests.release.tracked import VERSION
 LIMIT_S = 600.0
 DIST = REPO / "build" / "dist"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
-OURS = ("pd_sidecar", "pip", "setuptools")
 
 
 def run(*command: str | Path, codes: tuple[int, ...] = (0,), cwd: Path | None = None) -> str:
@@ -47,9 +48,8 @@ def test_the_release_is_what_is_built_from_the_commit(wheel: Path) -> None:
     assert bill["bomFormat"] == "CycloneDX"
     assert bill["metadata"]["component"]["name"] == "pd-sidecar"
     assert {"msgspec", "aiohttp", "pyzmq", "uvloop", "structlog", "opentelemetry-sdk"} <= set(parts)
-    assert all(
-        part["purl"] == f"pkg:pypi/{name.lower()}@{part['version']}" for name, part in parts.items() if "purl" in part
-    )
+    for name, part in parts.items():
+        assert part["purl"] == f"pkg:pypi/{normalized(name)}@{part['version']}"
     assert not {"torch", "sglang", "pip"} & set(parts)
     assert "file:" not in text, "no path of the machine that built it"
 
@@ -89,7 +89,7 @@ def test_the_base_works_without_the_service_and_goes_without_a_trace(wheel: Path
 
 @pytest.fixture(scope="module")
 def engine_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of a venv in which pip finds every package of an engine's, without this project.
+    """The python of a venv in which pip finds every package of an engine's, without this project and what came with it.
 
     Only what pip reads is there, so nothing that it does can reach the engine's own.
     """
@@ -100,10 +100,34 @@ def engine_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("engine-like") / "venv"
     run(sys.executable, "-m", "venv", home)
     [place] = (home / "lib").glob("python3*/site-packages")
-    for said in packages.glob("*.dist-info"):
-        if not said.name.startswith(OURS):
-            shutil.copytree(said, place / said.name)
+    installed = {each.name: each for each in map(_Installed, packages.glob("*.dist-info"))}
+    ours = {name for name in installed if name.startswith("pd-sidecar")}
+    needed = set().union(*(each.needs for name, each in installed.items() if name not in ours))
+    came_along = installed["pd-sidecar"].needs_with_extras - needed
+    for name in installed.keys() - ours - came_along - {"pip", "setuptools"}:
+        shutil.copytree(installed[name].folder, place / installed[name].folder.name)
     return home / "bin" / "python"
+
+
+class _Installed:
+    """One distribution, from its metadata. `needs` are those it always asks for."""
+
+    def __init__(self, folder: Path) -> None:
+        said = Parser().parsestr((folder / "METADATA").read_text(encoding="utf-8"), headersonly=True)
+        lines = said.get_all("Requires-Dist", [])
+        self.folder = folder
+        self.name = normalized(said["Name"])
+        self.needs = {_name_in(line) for line in lines if "extra ==" not in line}
+        self.needs_with_extras = {_name_in(line) for line in lines}
+
+
+def _name_in(requirement: str) -> str:
+    return normalized(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+
+
+def normalized(name: str) -> str:
+    """As PEP 503 has it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def would_install(python: Path, wanted: str) -> dict[str, str]:

@@ -70,6 +70,7 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "ranks_died": {},
     "ranks_forgotten": {},
     "log_lines_suppressed": {},
+    "spans": {"outcome": {"made", "dropped"}},
     "http_connections_cut": {"reason": {"limit", "time"}},
 }
 
