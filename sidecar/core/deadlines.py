@@ -1,12 +1,22 @@
 """When what is due: heaps of times, whose memory stays in proportion to what lives."""
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+def earliest(times: Sequence[float | None]) -> float | None:
+    """None: none of them has a time. Asked for after all that happens, so a plain loop: it costs a third."""
+    first: float | None = None
+    for at in times:
+        if at is not None and (first is None or at < first):
+            first = at
+    return first
+
 
 _SLACK = 64
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.connections import Connections
+from sidecar.core.deadlines import earliest
 from sidecar.core.endpoint_queue import Connection, EndpointQueue
 from sidecar.core.hand_offs import HandOffReports
 from sidecar.core.keys import LifeKey, NoticeKey, Outcome
@@ -199,8 +200,7 @@ class Outbox:
         self._settle(now)
 
     def next_deadline(self) -> float | None:
-        times = (self._ledger.next_expiry(), self._turns.next_deadline(), self.hand_offs.next_deadline())
-        return min((at for at in times if at is not None), default=None)
+        return earliest((self._ledger.next_expiry(), self._turns.next_deadline(), self.hand_offs.next_deadline()))
 
     def take_actions(self) -> list[Connect | CloseEndpoint | SendNotices]:
         return [*self._connections.take_actions(), *self._turns.take_offers()]

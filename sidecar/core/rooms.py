@@ -7,7 +7,7 @@ request's at another rank.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from sidecar.core.deadlines import Expiries
+from sidecar.core.deadlines import Expiries, earliest
 from sidecar.core.keys import LifeKey
 from sidecar.core.limits import RoomLimits
 from sidecar.core.owed import OwedNotice
@@ -209,9 +209,8 @@ class RoomTable:
             self._tombstones.popitem(last=False)
 
     def next_deadline(self) -> float | None:
-        record = self._expiries.next()
-        early = next(iter(self._early.values()), None)
-        return early if record is None or (early is not None and early < record) else record
+        early = next(iter(self._early.values())) if self._early else None
+        return earliest((self._expiries.next(), early))
 
     # -- inside
 
