@@ -267,8 +267,7 @@ class Notifier:
     def _reply_to_each(self, notices: list[OwedNotice], word: Word) -> None:
         """To the ranks that these notices are of."""
         for process in dict.fromkeys([owed.life.process for owed in notices]):
-            rank = self.ranks.of(process)
-            if rank is not None and rank.stream is not None:
+            if (rank := self.ranks.of(process)) is not None:
                 theirs = [owed for owed in notices if owed.life.process == process]
                 self._replies_to(process).extend(word(rank.hello, theirs))
 
