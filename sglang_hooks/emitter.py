@@ -138,11 +138,7 @@ class Emitter:
         stream = self._socket
         if stream is None:
             return False
-        while True:
-            if not self._part:
-                self._part = self._next_batch()
-                if not self._part:
-                    return True
+        while self._part or self._has_next_batch():
             try:
                 sent = stream.send(self._part, socket.MSG_NOSIGNAL)
             except (BlockingIOError, InterruptedError):
@@ -152,16 +148,20 @@ class Emitter:
                 self.traffic.last_failure = f"the stream broke: {error}"
                 return False
             self._part = self._part[sent:]
+        return True
 
-    def _next_batch(self) -> bytes:
-        frames: list[bytes] = []
-        while len(frames) < BATCH_FRAMES:
-            try:
-                frames.append(self._unsent.popleft())
-            except IndexError:
-                break
+    def _has_next_batch(self) -> bool:
+        unsent, frames = self._unsent, list[bytes]()
+        if not unsent:
+            return False
+        try:
+            while unsent and len(frames) < BATCH_FRAMES:
+                frames.append(unsent.popleft())
+        except IndexError:
+            pass  # another thread has cleared it: the stream is given up. contextlib would cost more than the rest
         self.traffic.facts_sent += len(frames)
-        return b"".join(frames)
+        self._part = b"".join(frames)
+        return bool(frames)
 
     def _run(self) -> None:
         delay_s = RETRY_FIRST_S

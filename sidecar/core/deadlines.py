@@ -1,12 +1,22 @@
 """When what is due: heaps of times, whose memory stays in proportion to what lives."""
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+def earliest(times: Sequence[float | None]) -> float | None:
+    """None: none of them has a time. Asked for after all that happens, so a plain loop: it costs a third."""
+    first: float | None = None
+    for at in times:
+        if at is not None and (first is None or at < first):
+            first = at
+    return first
+
 
 _SLACK = 64
 
@@ -99,6 +109,7 @@ class Expiries(Generic[Thing]):
     def note_over(self, count: int = 1) -> None:
         """So many of the things added are over before their time, or their time was put off."""
         self._outdated += count
+        self._trim_line()  # mostly those that were added first are over first: then there is nothing to sweep
         if self._outdated > (len(self._line) + len(self._heap)) // 2 + _SLACK:
             self._line = deque([entry for entry in self._line if _is_current(*entry)])
             self._heap = [entry for entry in self._heap if _is_current(entry[0], entry[2])]
@@ -110,18 +121,22 @@ class Expiries(Generic[Thing]):
         return None if first is None else first.expires_at
 
     def first(self) -> Thing | None:
+        self._trim_line()
         line, heap = self._line, self._heap
-        while line and not _is_current(*line[0]):
-            line.popleft()
-            self._outdated -= 1
-        if not line:
-            self._line_end = -inf
         while heap and not _is_current(heap[0][0], heap[0][2]):
             heappop(heap)
             self._outdated -= 1
         if heap and (not line or heap[0][0] < line[0][0]):
             return heap[0][2]
         return line[0][1] if line else None
+
+    def _trim_line(self) -> None:
+        line = self._line
+        while line and (line[0][1].is_over or line[0][1].expires_at != line[0][0]):
+            line.popleft()
+            self._outdated -= 1
+        if not line:
+            self._line_end = -inf
 
     def pop_due(self, now: float) -> list[Thing]:
         """Whoever takes them notes each of them over."""

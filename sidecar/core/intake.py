@@ -88,10 +88,11 @@ class Intake:
         process, ttl_s = rank.hello.process, rank.hello.record_ttl_s
         for fact in facts:
             key = LifeKey(process, fact.room, fact.life)
-            self._outbox.void_older(key, fact.endpoint, Outcome.SUPERSEDED, now)
-            claims = self._rooms.handshake(key, fact, is_replay=id(fact) in replayed, ttl_s=ttl_s, now=now)
+            endpoint = self._outbox.familiar(fact.endpoint)
+            self._outbox.void_older(key, endpoint, Outcome.SUPERSEDED, now)
+            claims = self._rooms.handshake(key, endpoint, fact, is_replay=id(fact) in replayed, ttl_s=ttl_s, now=now)
             if rank.backend in self._backends:
-                self._outbox.expect(fact.endpoint, fact.session, now)
+                self._outbox.expect(endpoint, fact.session, now)
             self._perform(rank, key, claims, now)
 
     def _aborted(self, rank: Rank, facts: list[DecodeAborted], replayed: set[int], now: float) -> None:

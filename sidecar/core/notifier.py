@@ -12,6 +12,7 @@ from sidecar.core.acks import Acknowledgements
 from sidecar.core.actions import Action, CloseStream, RankJoined, RankLeft, Retire, SendNotices, SendReplies
 from sidecar.core.admission import PLAUSIBLE, unwelcome
 from sidecar.core.backoff import RetrySchedule
+from sidecar.core.deadlines import earliest
 from sidecar.core.dialects import Dialects
 from sidecar.core.intake import Intake
 from sidecar.core.keys import LifeKey
@@ -170,9 +171,8 @@ class Notifier:
         self.outbox.hurry(now)
 
     def next_deadline(self) -> float | None:
-        parts = (self.rooms, self.outbox, self.lifeline, self._acks)
-        times = (*(part.next_deadline() for part in parts), self._retire_at())
-        return min((at for at in times if at is not None), default=None)
+        rooms, outbox = self.rooms.next_deadline(), self.outbox.next_deadline()
+        return earliest((rooms, outbox, self.lifeline.next_deadline(), self._acks.next_deadline(), self._retire_at()))
 
     def take_actions(self) -> list[Action]:
         """Decode's side first: replies to ranks are in no hurry, and each one wakes a process that wants the CPU."""
@@ -268,8 +268,7 @@ class Notifier:
     def _reply_to_each(self, notices: list[OwedNotice], word: Word) -> None:
         """To the ranks that these notices are of."""
         for process in dict.fromkeys([owed.life.process for owed in notices]):
-            rank = self.ranks.of(process)
-            if rank is not None and rank.stream is not None:
+            if (rank := self.ranks.of(process)) is not None:
                 theirs = [owed for owed in notices if owed.life.process == process]
                 self._replies_to(process).extend(word(rank.hello, theirs))
 

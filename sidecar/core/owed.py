@@ -57,10 +57,6 @@ class OwedNotice(Struct, eq=False, gc=False):
     def is_over(self) -> bool:
         return self.outcome is not None
 
-    @property
-    def is_settled(self) -> bool:
-        return self.outcome is not None and self.outcome.is_settled
-
     def renew(self, other: "OwedNotice") -> None:
         """The same notice, owed afresh: hand-offs so far went to somebody who no longer waits."""
         self.seq = other.seq

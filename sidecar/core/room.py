@@ -8,6 +8,9 @@ life; else it is a replay, which changes nothing and owes nothing twice.
 """
 
 import enum
+from collections.abc import Mapping
+from sys import intern
+from types import MappingProxyType
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -96,6 +99,7 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
 
 
 _FAILED = RoomState.FAILED
+_NOBODY: Mapping[DecodeEndpoint, OwedNotice] = MappingProxyType({})
 
 
 class Handshake(Struct, gc=False):
@@ -188,7 +192,7 @@ class Room:
         self.has_newer_life = False
         self.is_reported = False
         self.is_over = False
-        self.told: dict[DecodeEndpoint, OwedNotice] = {}
+        self.told: Mapping[DecodeEndpoint, OwedNotice] = _NOBODY
         self.state = RoomState.OPEN
         self.cause = ""
         self.http_status = 0
@@ -209,7 +213,7 @@ class Room:
         effect = self.advance(RoomInput.HANDSHAKE)
         known = self.endpoints.get(endpoint)
         is_news = known is None or seq > known.seq
-        shaken = Handshake(session, seq, at_s=at_s, handed_off=handed_off)
+        shaken = Handshake(intern(session), seq, at_s=at_s, handed_off=handed_off)
         if is_news and effect is not Effect.NONE:
             self.endpoints[endpoint] = shaken
         if effect is not Effect.TELL:
@@ -248,7 +252,7 @@ class Room:
         if self.state is not before:
             self.is_reported = False
             if not self.cause:
-                self.cause, self.http_status = cause, http_status
+                self.cause, self.http_status = intern(cause), http_status  # few are different, thousands are kept
             self.concluded_at_s = at_s
             self.expires_at = max(self.expires_at, expires_at)
         return effect
@@ -270,11 +274,11 @@ class Room:
     def note_ended(self, owed: OwedNotice) -> None:
         if self.owed:  # 0: it is older than this, the life was evicted and came back
             self.owed -= 1
-        endpoint, told, outcome = owed.endpoint, self.told, owed.outcome
+        endpoint, outcome = owed.endpoint, owed.outcome
         if outcome is not None and outcome.is_settled and (known := self.endpoints.get(endpoint)) is not None:
             known.is_settled = True
-        if len(told) < TOLD_LIMIT or endpoint in told:
-            told[endpoint] = owed
+        if len(self.told) < TOLD_LIMIT or endpoint in self.told:
+            self.told = {**self.told, endpoint: owed}
 
     def finish(self) -> bool:
         """Whether the life has ended without success and owes nothing, and this had not been noted yet."""

@@ -7,22 +7,11 @@ request's at another rank.
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from sidecar.core.deadlines import Expiries
+from sidecar.core.deadlines import Expiries, earliest
 from sidecar.core.keys import LifeKey
 from sidecar.core.limits import RoomLimits
 from sidecar.core.owed import OwedNotice
-from sidecar.core.room import (
-    ENDPOINT_LIMIT,
-    Claim,
-    Effect,
-    End,
-    Handshake,
-    Owe,
-    Reaffirm,
-    Room,
-    RoomInput,
-    RoomState,
-)
+from sidecar.core.room import ENDPOINT_LIMIT, Claim, Effect, End, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, TerminalStatus
 
@@ -95,24 +84,31 @@ class RoomTable:
         return is_news
 
     def handshake(
-        self, key: LifeKey, fact: DecodeHandshake, *, is_replay: bool, ttl_s: float, now: float
+        self,
+        key: LifeKey,
+        endpoint: DecodeEndpoint,
+        fact: DecodeHandshake,
+        *,
+        is_replay: bool,
+        ttl_s: float,
+        now: float,
     ) -> list[Claim]:
-        """A life that nobody opens is forgotten after `ttl_s`: decode has given up by then."""
+        """A life that nobody opens is forgotten after `ttl_s`: decode has given up by then. `endpoint`: the fact's."""
         others = self._lives.get((key.process, key.room), {})
-        if any(room.key.life > key.life and fact.endpoint in room.endpoints for room in others.values()):
+        if any(room.key.life > key.life and endpoint in room.endpoints for room in others.values()):
             self._stats.handshakes_superseded += 1
             return []
-        self._void_older(key, fact.endpoint, fact.seq)
+        self._void_older(key, endpoint, fact.seq)
         known = others.get(key.life)
         if known is None and self._is_buried(key, now):
             if is_replay:
-                return [Reaffirm(fact.endpoint, fact.seq)]
-            return [Owe(fact.endpoint, Handshake(fact.session, fact.seq, handed_off=fact.handed_off), is_news=True)]
+                return [Reaffirm(endpoint, fact.seq)]
+            return [Owe(endpoint, Handshake(fact.session, fact.seq, handed_off=fact.handed_off), is_news=True)]
         known = known or self._add_early(key, ttl_s, now)
-        if len(known.endpoints) >= ENDPOINT_LIMIT and fact.endpoint not in known.endpoints:
+        if len(known.endpoints) >= ENDPOINT_LIMIT and endpoint not in known.endpoints:
             self._stats.handshakes_over_limit += 1
             return []
-        return known.handshake(fact.endpoint, fact.session, fact.seq, at_s=now, handed_off=fact.handed_off)
+        return known.handshake(endpoint, fact.session, fact.seq, at_s=now, handed_off=fact.handed_off)
 
     def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int, now: float) -> list[Claim]:
         self._void_older(key, endpoint, seq)
@@ -214,9 +210,8 @@ class RoomTable:
             self._tombstones.popitem(last=False)
 
     def next_deadline(self) -> float | None:
-        record = self._expiries.next()
-        early = next(iter(self._early.values()), None)
-        return early if record is None or (early is not None and early < record) else record
+        early = next(iter(self._early.values())) if self._early else None
+        return earliest((self._expiries.next(), early))
 
     # -- inside
 
@@ -284,22 +279,20 @@ class RoomTable:
             self._tombstones.popitem(last=False)
 
     def _remove(self, room: Room) -> None:
-        table = self._table_of(room)
-        del table[room.key]
-        self._early.pop(room.key, None)
         self._forget(room)
-        if table is self._records:
+        if room.state is _OPEN:
+            del self._open[room.key]
+            self._early.pop(room.key, None)
+        elif room.state is _SUCCEEDED:
+            del self._succeeded[room.key]
+        else:
+            del self._records[room.key]
             self._expiries.note_over()
 
     def _forget(self, room: Room) -> None:
-        """It is in no table any more."""
+        """It goes out of its table."""
         room.is_over, key = True, room.key
         lives = self._lives[key.process, key.room]
         del lives[key.life]
         if not lives:
             del self._lives[key.process, key.room]
-
-    def _table_of(self, room: Room) -> OrderedDict[LifeKey, Room]:
-        if room.state is _OPEN:
-            return self._open
-        return self._succeeded if room.state is _SUCCEEDED else self._records

@@ -51,7 +51,7 @@ def _of_notices(room: Room) -> dict[str, Any]:
     """Times are from when the end and the handshake were both known, to the last of them."""
     told = room.told.values()
     hand_offs = [owed.last_handed_off_at - owed.owed_since for owed in told if owed.hand_offs]
-    settled = [owed.ended_at - owed.owed_since for owed in told if owed.is_settled]
+    settled = [owed.ended_at - owed.owed_since for owed in told if owed.outcome and owed.outcome.is_settled]
     return {
         "outcomes": dict(Counter(owed.outcome.value for owed in told if owed.outcome)),
         "forms": dict(Counter(owed.form.value for owed in told if owed.hand_offs)),

@@ -48,6 +48,15 @@ def test_memory_follows_the_keys_that_live() -> None:
     assert len(deadlines._heap) <= 100  # noqa: SLF001 - the claim is about memory
 
 
+def test_memory_does_not_grow_with_a_key_that_is_put_off_again_and_again() -> None:
+    deadlines: Deadlines[str] = Deadlines()
+    for number in range(1000):
+        deadlines.set("a", float(number))
+
+    assert deadlines.next() == 999.0
+    assert len(deadlines._heap) <= 100  # noqa: SLF001 - the claim is about memory
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.floats(0.0, 100.0)))), st.floats(0.0, 100.0))
 def test_agrees_with_a_plain_dict(steps: list[tuple[int, float | None]], now: float) -> None:
     deadlines: Deadlines[int] = Deadlines()

@@ -5,8 +5,9 @@ import itertools
 import pytest
 
 from sidecar.core.keys import LifeKey, Outcome
+from sidecar.core.owed import OwedNotice
 from sidecar.core.room import TABLE, TOLD_STATES, Effect, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState, Settle
-from sidecar.model import DecodeEndpoint
+from sidecar.model import DecodeEndpoint, Notice
 from tests.core.scene import E1, E2
 
 FACTS = {
@@ -64,6 +65,15 @@ def test_a_repeated_handshake_of_something_owed_is_no_news() -> None:
     life = ended(RoomInput.FAILURE)
 
     assert life.handshake(E1, "s", 1) == [Owe(E1, Handshake("s", 1), is_news=False)]
+
+
+def test_an_end_of_something_owed_before_the_life_came_back_is_no_debt_less() -> None:
+    """Guards against a count below nothing: a life that was evicted comes back, and what it was owed then ends."""
+    life = ended(RoomInput.FAILURE)
+    life.note_ended(OwedNotice(life.key, E1, 1, Notice(1, 0, "gone"), "s", 0.0, 1.0, is_once=False))
+
+    assert life.owed == 0
+    assert E1 in life.told
 
 
 def test_a_repeated_handshake_of_something_settled_is_only_reaffirmed() -> None:
