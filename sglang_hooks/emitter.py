@@ -35,9 +35,8 @@ from sidecar.model import (
 )
 from sidecar.wire.ingress import FrameReader, encode, reply_reader
 
-UNSENT_LIMIT = 32_768
-"""Facts queued for a sidecar that does not read. Beyond it the stream is given up, and the replay on the next one
-makes good."""
+UNSENT_LIMIT = 65_536
+"""Facts queued for a sidecar that does not read: 20,000 aborted rooms, 10 MB. A replay makes good for those beyond."""
 
 BATCH_FRAMES = 256
 RECEIVE_BYTES = 65_536
@@ -79,12 +78,11 @@ class Emitter:
 
     def post(self, fact: Fact) -> None:
         """Queues a fact. The caller holds the lock; it calls `flush` after it has let go."""
-        if self._socket is None or self._overflowed:
+        if self._socket is None:
             return  # the replay that opens the next stream says it
-        if len(self._unsent) >= self._unsent_limit:
+        if self._overflowed or len(self._unsent) >= self._unsent_limit:
             self._overflowed = True
-            self.traffic.facts_dropped += len(self._unsent) + 1
-            self._unsent.clear()
+            self.traffic.facts_dropped += 1
             self._wake.ring()
             return
         self._unsent.append(encode(fact))
@@ -251,7 +249,9 @@ class Emitter:
     def _serve(self, stream: socket.socket, reader: FrameReader[Reply]) -> None:
         poll = select.poll()
         poll.register(self._wake.descriptor, select.POLLIN)
-        while not (self._stopping.is_set() or self._given_up or self._overflowed):
+        while not (
+            self._stopping.is_set() or self._given_up or (self._overflowed and not (self._unsent or self._part))
+        ):
             wanted = select.POLLIN | (select.POLLOUT if self._unsent or self._part else 0)
             poll.register(stream, wanted)
             for descriptor, events in poll.poll():
