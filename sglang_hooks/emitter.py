@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -18,9 +19,9 @@ from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import note_fault
 from sglang_hooks.source import Source
 from sglang_hooks.wake import Wake
+from sglang_hooks.welcome import WELCOME_LIMIT_S, StreamRefusedError, await_welcome
 from sidecar.errors import WireError
 from sidecar.model import (
-    PROTOCOL,
     Accepted,
     Fact,
     HandedOff,
@@ -40,10 +41,11 @@ UNSENT_LIMIT = 65_536
 
 BATCH_FRAMES = 256
 RECEIVE_BYTES = 65_536
-WELCOME_LIMIT_S = 5.0
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
 WRITE_LIMIT_S = 0.005
+REPLAY_LIMIT_S = 1.0
+LOOK_MS = 20
 
 
 class Emitter:
@@ -58,6 +60,7 @@ class Emitter:
         self._on_absent = on_absent
         self._unsent: deque[bytes] = deque()
         self._sending = threading.Lock()
+        self._is_replaying = False
         self._part = b""
         self._socket: socket.socket | None = None
         self._wake = Wake()
@@ -106,19 +109,31 @@ class Emitter:
         there is no stream.
 
         For transfer workers, before a Success is pushed: a sidecar that has not heard of it must not think, should
-        this process die now, that the room was still open. Waits for another thread's attempt at most
-        WRITE_LIMIT_S.
+        this process die now, that the room was still open. Waits at most WRITE_LIMIT_S for another thread's attempt,
+        and REPLAY_LIMIT_S for a replay to be taken: broken off each time, a long one would never come to its end.
         """
         if self._socket is None:
             return
-        if not self._overflowed and self._sending.acquire(timeout=WRITE_LIMIT_S):
+        limit_s = REPLAY_LIMIT_S if self._is_replaying else WRITE_LIMIT_S
+        if not self._overflowed and self._sending.acquire(timeout=limit_s):
             try:
-                took_all = self._send_some()
+                took_all = self._send_some() or self._send_replay(limit_s)
             finally:
                 self._sending.release()
             if took_all:
                 return
         self._break_stream()
+
+    def _send_replay(self, limit_s: float) -> bool:
+        """Waits while the sidecar takes a replay. Whether all that is queued has gone."""
+        ends_at, stream = time.monotonic() + limit_s, self._socket
+        while self._is_replaying and stream is not None and time.monotonic() < ends_at:
+            writable = select.poll()
+            writable.register(stream, select.POLLOUT)
+            writable.poll(LOOK_MS)
+            if self._send_some():
+                return True
+        return False
 
     def _break_stream(self) -> None:
         stream = self._socket
@@ -138,6 +153,7 @@ class Emitter:
             if not self._part:
                 self._part = self._next_batch()
                 if not self._part:
+                    self._is_replaying = False
                     return True
             try:
                 sent = stream.send(self._part, socket.MSG_NOSIGNAL)
@@ -180,10 +196,11 @@ class Emitter:
             try:
                 stream.connect(self._path)
                 stream.sendall(encode(structs.replace(self._source.hello(), facts_dropped=self.traffic.facts_dropped)))
-                early = self._await_welcome(stream, reader)
+                welcome, early = await_welcome(stream, reader)
             except (OSError, WireError) as error:
                 self._failed(error)
                 return False
+            self.hears_refusals = welcome.hears_refusals
             stream.setblocking(False)
             self._open_stream(stream)
             for reply in early:
@@ -199,34 +216,13 @@ class Emitter:
                 stream.close()
 
     def _failed(self, error: Exception) -> None:
+        self.traffic.refusals += isinstance(error, StreamRefusedError)
         absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
         why_not_started = self._on_absent() if absent else None
         reason = str(error) if why_not_started is None else f"{error}; {why_not_started}"
         self.traffic.failures += 1
         self.traffic.last_failure = reason
         self.complaints.failed(reason, is_being_started=absent and why_not_started is None)
-
-    def _await_welcome(self, stream: socket.socket, reader: FrameReader[Reply]) -> list[Reply]:
-        while True:
-            received = stream.recv(RECEIVE_BYTES)
-            if not received:
-                raise WireError("the sidecar closed the stream before its welcome")
-            replies = list(reader.feed(received))
-            match replies:
-                case [Welcome(protocol=protocol, hears_refusals=hears_refusals), *rest]:
-                    if protocol != PROTOCOL:
-                        raise WireError(
-                            f"the sidecar speaks protocol {protocol}, this plugin {PROTOCOL}: upgrade the older one"
-                        )
-                    self.hears_refusals = hears_refusals
-                    return rest
-                case [Refusal(reason=reason), *_]:
-                    self.traffic.refusals += 1
-                    raise WireError(f"the sidecar refused: {reason}")
-                case []:
-                    continue
-                case _:
-                    raise WireError("the sidecar's first word was no welcome")
 
     def _open_stream(self, stream: socket.socket) -> None:
         with self._lock:
@@ -238,6 +234,7 @@ class Emitter:
             for fact in self._source.replay():
                 self._unsent.append(encode(fact))
                 replayed += 1
+            self._is_replaying = True
             self._unsent_limit = UNSENT_LIMIT + replayed
         self.traffic.facts_replayed += replayed
         self.traffic.connects += 1
