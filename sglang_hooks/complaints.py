@@ -59,8 +59,8 @@ class Complaints:
             return
         self._has_told_overflow = True
         logger.warning(
-            "pd-sidecar: the sidecar at %s did not read; %d queued facts were given up, and what still lives is told "
-            "again on the next stream. Further losses are only counted (facts_dropped).",
+            "pd-sidecar: the sidecar at %s did not read in time; %d facts have found no place in the queue, and what "
+            "lives is told again on a new stream. Further losses are only counted (facts_dropped).",
             self._path,
             facts_dropped,
         )

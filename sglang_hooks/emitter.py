@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -18,9 +19,9 @@ from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import note_fault
 from sglang_hooks.source import Source
 from sglang_hooks.wake import Wake
+from sglang_hooks.welcome import WELCOME_LIMIT_S, StreamRefusedError, await_welcome
 from sidecar.errors import WireError
 from sidecar.model import (
-    PROTOCOL,
     Accepted,
     Fact,
     HandedOff,
@@ -38,16 +39,16 @@ from sidecar.model import (
 )
 from sidecar.wire.ingress import FrameReader, encode, reply_reader, singly
 
-UNSENT_LIMIT = 32_768
-"""Facts queued for a sidecar that does not read. Beyond it the stream is given up, and the replay on the next one
-makes good."""
+UNSENT_LIMIT = 65_536
+"""Facts queued for a sidecar that does not read: 20,000 aborted rooms, 10 MB. A replay makes good for those beyond."""
 
 BATCH_FRAMES = 256
 RECEIVE_BYTES = 65_536
-WELCOME_LIMIT_S = 5.0
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
 WRITE_LIMIT_S = 0.005
+REPLAY_LIMIT_S = 1.0
+LOOK_MS = 20
 
 
 class Emitter:
@@ -62,6 +63,7 @@ class Emitter:
         self._on_absent = on_absent
         self._unsent: deque[bytes] = deque()
         self._sending = threading.Lock()
+        self._is_replaying = False
         self._part = b""
         self._socket: socket.socket | None = None
         self._wake = Wake()
@@ -82,12 +84,11 @@ class Emitter:
 
     def post(self, fact: Fact) -> None:
         """Queues a fact. The caller holds the lock; it calls `flush` after it has let go."""
-        if self._socket is None or self._overflowed:
+        if self._socket is None:
             return  # the replay that opens the next stream says it
-        if len(self._unsent) >= self._unsent_limit:
+        if self._overflowed or len(self._unsent) >= self._unsent_limit:
             self._overflowed = True
-            self.traffic.facts_dropped += len(self._unsent) + 1
-            self._unsent.clear()
+            self.traffic.facts_dropped += 1
             self._wake.ring()
             return
         self._unsent.append(encode(fact))
@@ -111,18 +112,33 @@ class Emitter:
         there is no stream.
 
         For transfer workers, before a Success is pushed: a sidecar that has not heard of it must not think, should
-        this process die now, that the room was still open. Waits for another thread's attempt, WRITE_LIMIT_S at most.
+        this process die now, that the room was still open. Waits at most WRITE_LIMIT_S for another thread's attempt,
+        and REPLAY_LIMIT_S for a replay to be taken: broken off each time, a long one would never come to its end. The
+        main thread, which is the scheduler's, does not wait for that.
         """
         if self._socket is None:
             return
-        if not self._overflowed and self._sending.acquire(timeout=WRITE_LIMIT_S):
+        may_wait = self._is_replaying and threading.current_thread() is not threading.main_thread()
+        limit_s = REPLAY_LIMIT_S if may_wait else WRITE_LIMIT_S
+        if not self._overflowed and self._sending.acquire(timeout=limit_s):
             try:
-                took_all = self._send_some()
+                took_all = self._send_some() or (may_wait and self._send_replay(limit_s))
             finally:
                 self._sending.release()
             if took_all:
                 return
         self._break_stream()
+
+    def _send_replay(self, limit_s: float) -> bool:
+        """Waits while the sidecar takes a replay. Whether all that is queued has gone."""
+        ends_at, stream = time.monotonic() + limit_s, self._socket
+        while self._is_replaying and stream is not None and time.monotonic() < ends_at:
+            writable = select.poll()
+            writable.register(stream, select.POLLOUT)
+            writable.poll(LOOK_MS)
+            if self._send_some():
+                return True
+        return False
 
     def _break_stream(self) -> None:
         stream = self._socket
@@ -148,6 +164,7 @@ class Emitter:
                 self.traffic.last_failure = f"the stream broke: {error}"
                 return False
             self._part = self._part[sent:]
+        self._is_replaying = False
         return True
 
     def _has_next_batch(self) -> bool:
@@ -184,10 +201,11 @@ class Emitter:
             try:
                 stream.connect(self._path)
                 stream.sendall(encode(structs.replace(self._source.hello(), facts_dropped=self.traffic.facts_dropped)))
-                early = self._await_welcome(stream, reader)
+                welcome, early = await_welcome(stream, reader)
             except (OSError, WireError) as error:
                 self._failed(error)
                 return False
+            self.hears_refusals = welcome.hears_refusals
             stream.setblocking(False)
             self._open_stream(stream)
             for reply in early:
@@ -203,34 +221,13 @@ class Emitter:
                 stream.close()
 
     def _failed(self, error: Exception) -> None:
+        self.traffic.refusals += isinstance(error, StreamRefusedError)
         absent = isinstance(error, FileNotFoundError | ConnectionRefusedError)
         why_not_started = self._on_absent() if absent else None
         reason = str(error) if why_not_started is None else f"{error}; {why_not_started}"
         self.traffic.failures += 1
         self.traffic.last_failure = reason
         self.complaints.failed(reason, is_being_started=absent and why_not_started is None)
-
-    def _await_welcome(self, stream: socket.socket, reader: FrameReader[Reply]) -> list[SingleReply]:
-        while True:
-            received = stream.recv(RECEIVE_BYTES)
-            if not received:
-                raise WireError("the sidecar closed the stream before its welcome")
-            replies = list(singly(reader.feed(received)))
-            match replies:
-                case [Welcome(protocol=protocol, hears_refusals=hears_refusals), *rest]:
-                    if protocol != PROTOCOL:
-                        raise WireError(
-                            f"the sidecar speaks protocol {protocol}, this plugin {PROTOCOL}: upgrade the older one"
-                        )
-                    self.hears_refusals = hears_refusals
-                    return rest
-                case [Refusal(reason=reason), *_]:
-                    self.traffic.refusals += 1
-                    raise WireError(f"the sidecar refused: {reason}")
-                case []:
-                    continue
-                case _:
-                    raise WireError("the sidecar's first word was no welcome")
 
     def _open_stream(self, stream: socket.socket) -> None:
         with self._lock:
@@ -242,6 +239,7 @@ class Emitter:
             for fact in self._source.replay():
                 self._unsent.append(encode(fact))
                 replayed += 1
+            self._is_replaying = True
             self._unsent_limit = UNSENT_LIMIT + replayed
         self.traffic.facts_replayed += replayed
         self.traffic.connects += 1
@@ -253,7 +251,9 @@ class Emitter:
     def _serve(self, stream: socket.socket, reader: FrameReader[Reply]) -> None:
         poll = select.poll()
         poll.register(self._wake.descriptor, select.POLLIN)
-        while not (self._stopping.is_set() or self._given_up or self._overflowed):
+        while not (
+            self._stopping.is_set() or self._given_up or (self._overflowed and not (self._unsent or self._part))
+        ):
             wanted = select.POLLIN | (select.POLLOUT if self._unsent or self._part else 0)
             poll.register(stream, wanted)
             for descriptor, events in poll.poll():

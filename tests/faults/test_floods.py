@@ -24,9 +24,9 @@ from sidecar.wire.ingress import encode, encode_all
 from tests.faults.actors import Actor, Stage
 from tests.faults.ledger import LIMIT_S, Book, until
 
-STORM = 20_000
-PER_ENDPOINT, OPEN_ROOMS, CONNECTIONS_OF_256 = 8_192, 65_536, 16
-RANK_LIMIT_MB, SIDECAR_LIMIT_MB = 60.0, 80.0
+STORM, LONGER_STORM = 12_000, 30_000
+PER_ENDPOINT, OPEN_ROOMS = 8_192, 65_536
+RANK_LIMIT_MB, SIDECAR_LIMIT_MB = 80.0, 100.0
 """What a storm may add to a process. Records, tombstones and notices have their place in it, and are no leak."""
 
 
@@ -42,22 +42,23 @@ class Grown:
 
 
 def test_facts_for_a_sidecar_that_does_not_read(stage: Stage, book: Book) -> None:
-    """The whole queue goes, and the next stream says again what still lives. What does not live any more, because the
-    storm has pushed its record out, is counted: nobody can tell it."""
+    """What is queued is taken when it reads again, and a new stream says what lives of the rest. What does not any
+    more, because the storm has pushed its record out, is counted: nobody can tell it."""
     sidecar = stage.sidecar()
     decode, rank = stage.decode(16), stage.rank()
     grown = Grown(rank)
     with sidecar.stopped():
-        rank.give_up(range(STORM), decode)
+        rank.give_up(range(LONGER_STORM), decode)
         grown_mb = grown.mb()
         report = rank.do("report")
+    until(lambda: rank.do("report")["stream"]["connects"] == 2, "no second stream")
     until(lambda: rank.do("has_said_all"), "the rank does not come back")
     until(lambda: not sidecar.metric("owed_pending"), "something waits")
     decode.read_all()
     losses = rank.do("report")["losses"]
     untold = len(stage.ledger.untold())
 
-    assert report["stream"]["facts_dropped"] > 32_768
+    assert report["stream"]["facts_dropped"] > 0
     assert sidecar.metric("facts_dropped_total") == report["stream"]["facts_dropped"]
     assert 0 < untold <= losses["owed_evicted"]
     assert grown_mb < RANK_LIMIT_MB
@@ -102,13 +103,13 @@ def test_replies_for_a_rank_that_does_not_read(stage: Stage, book: Book) -> None
     sidecar = stage.sidecar("--settle-after-s", "1")
     decode, rank = stage.decode(4), stage.rank()
     grown = Grown(sidecar)
-    rank.give_up(range(STORM), decode)
+    rank.give_up(range(LONGER_STORM), decode)
     with rank.stopped():
         stage.ledger.wait_for()
         sidecar.settles()
         grown_mb = grown.mb()
         spared = int(sidecar.metric("replies_spared_total"))
-    rank.give_up(range(STORM, STORM + 100), decode)
+    rank.give_up(range(LONGER_STORM, LONGER_STORM + 100), decode)
     stage.ledger.wait_for()
 
     assert spared > 0

@@ -1,12 +1,17 @@
 """What a sidecar that knows nothing is told of rooms that were used more than once."""
 
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from sglang_hooks import facts
+from sglang_hooks.lives import RECORD_LIMIT
 from sglang_hooks.rank import Rank
-from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded
+from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, RoomOpened
+from tests.sglang_hooks.doubles import ScriptedSidecar
+from tests.sglang_hooks.test_emitter import wait_until
 
 D1, D2 = DecodeEndpoint("10.0.0.7", 7_001), DecodeEndpoint("10.0.0.8", 7_001)
 ROOM = 7
@@ -66,3 +71,30 @@ def test_an_old_life_with_nobody_left_to_tell_is_left_out(rank: Rank) -> None:
     ends = [fact for fact in facts.replay(rank.table, now=rank.clock()) if isinstance(fact, RoomConcluded)]
 
     assert ends == []
+
+
+def test_a_success_waits_for_a_long_replay_and_ends_no_stream(
+    make_rank: Callable[..., Rank], socket_path: Path
+) -> None:
+    """A sidecar was restarted while decode was gone, so thousands of records are still owed. Each success of normal
+    traffic broke the stream, the replay began anew, and never came to its end."""
+    rank = make_rank(started=True)
+    for room in range(RECORD_LIMIT):
+        ended = rank.open(room)
+        for port in range(4):
+            rank.meet(room, DecodeEndpoint("10.0.0.9", 7_001 + port), "s")
+        rank.release(ended, "Aborted")
+    life = rank.open(RECORD_LIMIT)
+    rank.meet(RECORD_LIMIT, D1, "s")
+    with ScriptedSidecar(socket_path) as sidecar:
+        sidecar.meet()
+        sidecar._reads.clear()  # noqa: SLF001 - our own double
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        reading = threading.Timer(0.1, sidecar.read_on)
+        reading.start()
+        rank.succeeded(life)
+        reading.join()
+        told = [fact for fact in sidecar.hear(6 * RECORD_LIMIT + 3) if getattr(fact, "room", None) == RECORD_LIMIT]
+
+    assert [type(fact) for fact in told] == [RoomOpened, DecodeHandshake, RoomConcluded]
+    assert rank.emitter.traffic.connects == 1
