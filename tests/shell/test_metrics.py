@@ -35,6 +35,7 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "facts_implausible": {},
     "facts_dropped": {},
     "streams": {},
+    "replies_spared": {},
     "streams_refused": {"reason": REASONS_OF_STREAMS},
     "malformed_input": {"source": {"stream", "hello", "fact"}},
     "rooms_concluded": {"status": {"failed", "undrained", "succeeded"}},
