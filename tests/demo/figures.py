@@ -28,6 +28,9 @@ class Criteria:
     throughput_ratio: float | None = 0.98
 
 
+OTHER_ENGINES = Criteria(lag_median_s=0.25)
+"""Versions and backends beside 0.5.18 with Mooncake."""
+
 SEVERAL_RANKS = Criteria(lag_median_s=0.5, lag_max_s=0.5, throughput_ratio=None)
 """Eight schedulers, each of which keeps a core busy, on two cores."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tests.demo import refusals, scenarios
-from tests.demo.figures import SEVERAL_RANKS, Criteria
+from tests.demo.figures import OTHER_ENGINES, SEVERAL_RANKS, Criteria
 from tests.demo.stage import Scenario
 from tests.demo.stock import hangs_in_stock, hears_prefill
 from tests.pair.recipes import RECIPES
@@ -32,6 +32,8 @@ QUICK: tuple[Scenario, ...] = (
     refusals.too_long,
     refusals.over_capacity,
 )
+
+DEFAULT_SGLANG, DEFAULT_BACKEND = "0.5.18", "mooncake"
 
 PREFILL_POOL = 64_000
 PREFILL_CONTEXT = 70_000
@@ -63,7 +65,8 @@ class Settings:
 
     @property
     def criteria(self) -> Criteria:
-        criteria = SEVERAL_RANKS if self.tp * self.pp > 1 else Criteria()
+        is_first = self.sglang == DEFAULT_SGLANG and self.backend == DEFAULT_BACKEND
+        criteria = SEVERAL_RANKS if self.tp * self.pp > 1 else Criteria() if is_first else OTHER_ENGINES
         return replace(criteria, throughput_ratio=None) if self.quick else criteria
 
     @property
@@ -112,8 +115,8 @@ def settings() -> Settings:
     parser.add_argument(
         "--quick", action="store_true", help="fewer scenarios, in under two minutes; speed is shown and not judged"
     )
-    parser.add_argument("--sglang", default="0.5.18", choices=RECIPES)
-    parser.add_argument("--backend", default="mooncake", choices=("mooncake", "nixl"))
+    parser.add_argument("--sglang", default=DEFAULT_SGLANG, choices=RECIPES)
+    parser.add_argument("--backend", default=DEFAULT_BACKEND, choices=("mooncake", "nixl"))
     parser.add_argument("--tp", type=int, default=1, help="ranks of prefill and of decode")
     parser.add_argument("--pp", type=int, default=1, help="stages of prefill")
     parser.add_argument("--timeout-s", type=int, help="D's waiting timeout (default 50, with --quick 12)")
