@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
@@ -21,7 +22,7 @@ PLAIN = (sys.executable, "-m", "sidecar")
 SLOW = (sys.executable, "-c", "from sidecar import keep, __main__; keep.PAUSE_FIRST_S = 60; __main__.main()")
 """Its first pause is longer than a test."""
 
-WATCHFUL = (sys.executable, "-c", "from sidecar import keep, __main__; keep.LOOK_S = 0.2; __main__.main()")
+WATCHFUL = (sys.executable, "-c", "from sidecar import keep, __main__; keep.LOOK_S = 0.1; __main__.main()")
 
 DIES = """
 import os, signal
@@ -118,8 +119,10 @@ async def test_a_death_that_comes_with_the_order_to_end_is_told(place: Path) -> 
             assert await exit_code(process) == app.EXIT_NOTHING_OWED
 
 
-async def test_the_exit_code_says_that_something_is_owed(place: Path) -> None:
+async def test_signals_are_the_workers_and_so_is_the_exit_code(place: Path) -> None:
     async with kept(place, "--grace-s", "0.1") as process:
+        process.send_signal(signal.SIGHUP)
+        await logged(process, "settings reread")
         rank = await Rank.join(place)
         rank.opened(1)
         rank.handshake(1, DecodeEndpoint("127.0.0.1", free_port()))
@@ -151,8 +154,8 @@ async def test_a_worker_that_dies_before_it_serves_ends_all(place: Path) -> None
     assert await exit_code(process) == 128 + signal.SIGKILL
 
 
-async def test_a_worker_that_stands_still_is_replaced(place: Path) -> None:
-    """There is no liveness probe that would see it."""
+async def test_a_worker_that_stands_still_is_replaced_and_none_outlives_its_keeper(place: Path) -> None:
+    """There is no liveness probe that would see it. A stray worker would keep the socket from the next one."""
     async with kept(place, command=WATCHFUL) as process:
         rank = await Rank.join(place)
         await asyncio.sleep(0.5)  # several looks: one that beats is left alone
@@ -162,11 +165,6 @@ async def test_a_worker_that_stands_still_is_replaced(place: Path) -> None:
         assert (await logged(process, "worker stands still"))["worker"] == first
         await logged(process, "ready")
         await rank.leave()
-
-
-async def test_workers_go_when_their_keeper_is_killed(place: Path) -> None:
-    """A stray worker would keep the socket from the next one."""
-    async with kept(place) as process:
         process.kill()
         await logged(process, "ending")
 
@@ -186,19 +184,15 @@ async def test_what_cannot_work_ends_it_at_once(place: Path, flags: tuple[str, .
 
 
 async def test_a_taken_socket_ends_it_at_once(place: Path) -> None:
-    async with sidecar(place, "--admin", "off"):
+    place.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as somebody:
+        somebody.bind(str(place))
+        somebody.listen()
         process = await asyncio.create_subprocess_exec(
-            *(*PLAIN, "run", "--keep", "--socket", str(place), "--admin", "off"), stderr=asyncio.subprocess.PIPE
+            *(*PLAIN, "run", "--keep", "--socket", str(place), "--admin", "off"), stderr=asyncio.subprocess.DEVNULL
         )
 
         assert await exit_code(process) == EXIT_TAKEN
-
-
-async def test_sighup_is_the_workers(place: Path) -> None:
-    async with kept(place) as process:
-        process.send_signal(signal.SIGHUP)
-
-        await logged(process, "settings reread")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")

@@ -164,7 +164,7 @@ async def started(unit: Unit, place: Path, **environ: str) -> AsyncIterator[asyn
 
 
 async def test_exec_start_speaks_to_systemd_from_ready_to_stopping(place: Path) -> None:
-    """Also where no systemd of our own can be booted (test_systemd_started)."""
+    """Also where no systemd of our own can be booted (tests/e2e)."""
     unit, systemd = read_unit(SIDECAR, INSTANCE), Systemd(place.parent.parent / "notify")
     admin = f"127.0.0.1:{free_port()}"
     notify = str(place.parent.parent / "notify")
