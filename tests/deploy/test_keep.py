@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
 import sys
+import urllib.request
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -30,6 +32,9 @@ from sidecar import __main__, cli
 cli.main = lambda caller: os.kill(os.getpid(), signal.SIGKILL)
 __main__.main()
 """
+
+OPEN = 2
+"""Rooms of `rank_process`: one is open, and one has been shaken hands for."""
 
 FIRST_OF_ITS_OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *PLAIN)
 
@@ -64,14 +69,16 @@ def test_both_mean_the_same_by_owed() -> None:
 
 async def test_a_worker_that_dies_is_replaced_and_knows_what_it_knew(place: Path) -> None:
     """The rank says all again to the next worker, which tells its death as the first one would have."""
+    admin = f"127.0.0.1:{free_port()}"
     with decode() as endpoint:
-        async with kept(place) as process, rank_process(place, endpoint.endpoint.port) as rank:
+        async with kept(place, "--admin", admin) as process, rank_process(place, endpoint.endpoint.port) as rank:
+            await until_open(admin, OPEN)
             first = worker_of(process)
             os.kill(first, signal.SIGKILL)
             assert (await logged(process, "worker ended"))["exit_code"] == -signal.SIGKILL
             await logged(process, "ready")
             assert worker_of(process) != first
-            await until_streams(place)
+            await until_open(admin, OPEN)
             rank.kill()
 
             assert sorted([await endpoint.told(), await endpoint.told()]) == [[b"1", b"0", b"0"], [b"3", b"0", b"0"]]
@@ -79,17 +86,16 @@ async def test_a_worker_that_dies_is_replaced_and_knows_what_it_knew(place: Path
             assert await exit_code(process) == app.EXIT_NOTHING_OWED
 
 
-async def until_streams(place: Path) -> None:
-    """Until a stream that was not ours alone is open at the socket."""
+async def until_open(admin: str, rooms: int) -> None:
+    """What a rank says again comes after its hello: a stream alone is not enough."""
     async with asyncio.timeout(LIMIT_S):
-        while connected(place) < 1:  # noqa: ASYNC110 - the kernel's table is all there is to look at
+        while await asyncio.to_thread(open_rooms, admin) != rooms:  # noqa: ASYNC110 - its word is all there is to look at
             await asyncio.sleep(0.02)
-    await asyncio.sleep(0)
 
 
-def connected(place: Path) -> int:
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    return sum(line.endswith(str(place)) and line.split()[5] == "03" for line in lines)
+def open_rooms(admin: str) -> int:
+    with urllib.request.urlopen(f"http://{admin}/v1/status", timeout=LIMIT_S) as answer:
+        return int(json.load(answer)["rooms"]["open"])
 
 
 async def test_ended_as_a_native_sidecar_it_has_told_of_the_engines_death(place: Path) -> None:
