@@ -55,6 +55,7 @@ class _Keeper:
         self._pause_s = PAUSE_FIRST_S
 
     def run(self) -> Caller:
+        keeper = os.getpid()
         while True:
             started_s = time.monotonic()
             word, ours = os.pipe()
@@ -63,7 +64,7 @@ class _Keeper:
             if not self._worker:
                 os.close(word)
                 beats.speak()
-                return _as_worker(ours)
+                return _as_worker(ours, keeper=keeper)
             os.close(ours)
             code = self._until_worker_ends(beats)
             beats.close()
@@ -156,12 +157,11 @@ class _Beats:
         self._socket.close()
 
 
-def _as_worker(pipe: int) -> Caller:
-    parent = os.getppid()
+def _as_worker(pipe: int, *, keeper: int) -> Caller:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # nobody would replace it
-    if os.getppid() != parent:
-        os._exit(1)
+    if os.getppid() != keeper:
+        os._exit(1)  # it died before we asked to be told
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
     return Caller(pipe)
 

@@ -24,7 +24,7 @@ def render(folder: Path) -> tuple[Object, ...]:
     kubectl = Path(sys.executable).with_name("kubectl")
     ended = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode == 0, ended.stderr
-    return tuple(yaml.safe_load_all(ended.stdout))
+    return tuple(yaml.load_all(ended.stdout, Loader=yaml.CSafeLoader))
 
 
 def templates(manifest: Object) -> Iterator[Object]:

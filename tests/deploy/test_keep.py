@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import socket
 import sys
+import urllib.request
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -21,7 +24,7 @@ PLAIN = (sys.executable, "-m", "sidecar")
 SLOW = (sys.executable, "-c", "from sidecar import keep, __main__; keep.PAUSE_FIRST_S = 60; __main__.main()")
 """Its first pause is longer than a test."""
 
-WATCHFUL = (sys.executable, "-c", "from sidecar import keep, __main__; keep.LOOK_S = 0.2; __main__.main()")
+WATCHFUL = (sys.executable, "-c", "from sidecar import keep, __main__; keep.LOOK_S = 0.1; __main__.main()")
 
 DIES = """
 import os, signal
@@ -29,6 +32,9 @@ from sidecar import __main__, cli
 cli.main = lambda caller: os.kill(os.getpid(), signal.SIGKILL)
 __main__.main()
 """
+
+OPEN = 2
+"""Rooms of `rank_process`: one is open, and one has been shaken hands for."""
 
 FIRST_OF_ITS_OWN = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *PLAIN)
 
@@ -63,14 +69,16 @@ def test_both_mean_the_same_by_owed() -> None:
 
 async def test_a_worker_that_dies_is_replaced_and_knows_what_it_knew(place: Path) -> None:
     """The rank says all again to the next worker, which tells its death as the first one would have."""
+    admin = f"127.0.0.1:{free_port()}"
     with decode() as endpoint:
-        async with kept(place) as process, rank_process(place, endpoint.endpoint.port) as rank:
+        async with kept(place, "--admin", admin) as process, rank_process(place, endpoint.endpoint.port) as rank:
+            await until_open(admin, OPEN)
             first = worker_of(process)
             os.kill(first, signal.SIGKILL)
             assert (await logged(process, "worker ended"))["exit_code"] == -signal.SIGKILL
             await logged(process, "ready")
             assert worker_of(process) != first
-            await until_streams(place)
+            await until_open(admin, OPEN)
             rank.kill()
 
             assert sorted([await endpoint.told(), await endpoint.told()]) == [[b"1", b"0", b"0"], [b"3", b"0", b"0"]]
@@ -78,17 +86,16 @@ async def test_a_worker_that_dies_is_replaced_and_knows_what_it_knew(place: Path
             assert await exit_code(process) == app.EXIT_NOTHING_OWED
 
 
-async def until_streams(place: Path) -> None:
-    """Until a stream that was not ours alone is open at the socket."""
+async def until_open(admin: str, rooms: int) -> None:
+    """What a rank says again comes after its hello: a stream alone is not enough."""
     async with asyncio.timeout(LIMIT_S):
-        while connected(place) < 1:  # noqa: ASYNC110 - the kernel's table is all there is to look at
+        while await asyncio.to_thread(open_rooms, admin) != rooms:  # noqa: ASYNC110 - its word is all there is to look at
             await asyncio.sleep(0.02)
-    await asyncio.sleep(0)
 
 
-def connected(place: Path) -> int:
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    return sum(line.endswith(str(place)) and line.split()[5] == "03" for line in lines)
+def open_rooms(admin: str) -> int:
+    with urllib.request.urlopen(f"http://{admin}/v1/status", timeout=LIMIT_S) as answer:
+        return int(json.load(answer)["rooms"]["open"])
 
 
 async def test_ended_as_a_native_sidecar_it_has_told_of_the_engines_death(place: Path) -> None:
@@ -118,8 +125,10 @@ async def test_a_death_that_comes_with_the_order_to_end_is_told(place: Path) -> 
             assert await exit_code(process) == app.EXIT_NOTHING_OWED
 
 
-async def test_the_exit_code_says_that_something_is_owed(place: Path) -> None:
+async def test_signals_are_the_workers_and_so_is_the_exit_code(place: Path) -> None:
     async with kept(place, "--grace-s", "0.1") as process:
+        process.send_signal(signal.SIGHUP)
+        await logged(process, "settings reread")
         rank = await Rank.join(place)
         rank.opened(1)
         rank.handshake(1, DecodeEndpoint("127.0.0.1", free_port()))
@@ -151,8 +160,8 @@ async def test_a_worker_that_dies_before_it_serves_ends_all(place: Path) -> None
     assert await exit_code(process) == 128 + signal.SIGKILL
 
 
-async def test_a_worker_that_stands_still_is_replaced(place: Path) -> None:
-    """There is no liveness probe that would see it."""
+async def test_a_worker_that_stands_still_is_replaced_and_none_outlives_its_keeper(place: Path) -> None:
+    """There is no liveness probe that would see it. A stray worker would keep the socket from the next one."""
     async with kept(place, command=WATCHFUL) as process:
         rank = await Rank.join(place)
         await asyncio.sleep(0.5)  # several looks: one that beats is left alone
@@ -162,11 +171,6 @@ async def test_a_worker_that_stands_still_is_replaced(place: Path) -> None:
         assert (await logged(process, "worker stands still"))["worker"] == first
         await logged(process, "ready")
         await rank.leave()
-
-
-async def test_workers_go_when_their_keeper_is_killed(place: Path) -> None:
-    """A stray worker would keep the socket from the next one."""
-    async with kept(place) as process:
         process.kill()
         await logged(process, "ending")
 
@@ -186,19 +190,15 @@ async def test_what_cannot_work_ends_it_at_once(place: Path, flags: tuple[str, .
 
 
 async def test_a_taken_socket_ends_it_at_once(place: Path) -> None:
-    async with sidecar(place, "--admin", "off"):
+    place.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as somebody:
+        somebody.bind(str(place))
+        somebody.listen()
         process = await asyncio.create_subprocess_exec(
-            *(*PLAIN, "run", "--keep", "--socket", str(place), "--admin", "off"), stderr=asyncio.subprocess.PIPE
+            *(*PLAIN, "run", "--keep", "--socket", str(place), "--admin", "off"), stderr=asyncio.subprocess.DEVNULL
         )
 
         assert await exit_code(process) == EXIT_TAKEN
-
-
-async def test_sighup_is_the_workers(place: Path) -> None:
-    async with kept(place) as process:
-        process.send_signal(signal.SIGHUP)
-
-        await logged(process, "settings reread")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a PID namespace")

@@ -134,11 +134,13 @@ class Systemd:
         self._socket.setblocking(False)
         self._socket.bind(str(address))
 
-    async def hears(self, line: str) -> None:
-        """At last: other datagrams may come before it."""
+    async def hears(self, line: str) -> list[str]:
+        """The lines of the next datagram that has this one. Others may come before it."""
         async with asyncio.timeout(LIMIT_S):
-            while line not in (await asyncio.get_running_loop().sock_recv(self._socket, 4096)).decode().split("\n"):
-                pass
+            while True:
+                datagram = await asyncio.get_running_loop().sock_recv(self._socket, 4096)
+                if line in (lines := datagram.decode().split("\n")):
+                    return lines
 
     def close(self) -> None:
         self._socket.close()
@@ -164,12 +166,12 @@ async def started(unit: Unit, place: Path, **environ: str) -> AsyncIterator[asyn
 
 
 async def test_exec_start_speaks_to_systemd_from_ready_to_stopping(place: Path) -> None:
-    """Also where no systemd of our own can be booted (test_systemd_started)."""
+    """Also where no systemd of our own can be booted (tests/e2e)."""
     unit, systemd = read_unit(SIDECAR, INSTANCE), Systemd(place.parent.parent / "notify")
     admin = f"127.0.0.1:{free_port()}"
     notify = str(place.parent.parent / "notify")
     async with started(unit, place, NOTIFY_SOCKET=notify, PD_SIDECAR_ADMIN=admin, WATCHDOG_USEC="400000") as process:
-        await systemd.hears("READY=1")
+        assert "STATUS=ranks: 0, notices owed: 0" in await systemd.hears("READY=1")
         await systemd.hears("WATCHDOG=1")
         reload = unit.one("ExecReload").replace("$MAINPID", str(process.pid)).split()
         await (await asyncio.create_subprocess_exec(*reload)).wait()
