@@ -6,6 +6,7 @@ then a rank that is killed.
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -180,7 +181,8 @@ async def _junk(socket: Path) -> None:
                 stream.say(structs.replace(hello("stranger"), protocol=99))
             else:
                 stream.say_raw(message)
-            await stream.hear_end()
+            with contextlib.suppress(TimeoutError):  # the machine may be busy with engines
+                await stream.hear_end()
             await stream.leave()
             await asyncio.sleep(JUNK_EVERY_S)
 

@@ -1,5 +1,6 @@
 """A sidecar under load, engines as far as Prometheus sees them, and a Prometheus that scrapes both."""
 
+import contextlib
 import http.server
 import threading
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ class _Engine(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/plain; version=0.0.4")
         self.end_headers()
-        self.wfile.write(ENGINE.encode())
+        with contextlib.suppress(ConnectionError):  # a scrape that has waited too long
+            self.wfile.write(ENGINE.encode())
 
     def log_message(self, format: str, *args: object) -> None:
         pass
