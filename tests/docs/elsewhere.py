@@ -5,6 +5,10 @@ A command of the docs is executed in a sandbox, or it stands here. Patterns are 
 
 CI = ".ci/run"
 RELEASE = "tests/e2e/test_release.py"
+SYSTEMD = "tests/e2e/test_systemd.py::test_the_engine_brings_its_sidecar_along_and_is_let_in"
+IMAGE = "tests/e2e/test_container.py::test_the_commands_are_those_of_the_file"
+ENGINE_IMAGE = "tests/deploy/test_container.py::test_the_engine_image_takes_the_wheel_of_this_version"
+OVERLAYS = "tests/deploy/test_kubernetes.py::test_there_is_an_overlay_for_each_kind"
 
 ELSEWHERE: dict[str, str] = {
     # What CI runs: the line stands in that file.
@@ -19,6 +23,17 @@ ELSEWHERE: dict[str, str] = {
     "pd-sidecar run *": "tests/shell/test_process.py::sidecar",
     "pd-sidecar status --watch*": "tests/shell/test_cli.py::test_watch_goes_on_until_it_is_interrupted",
     "python -m tests.pair *": "tests/e2e/test_ends.py::pair",
+    # The guide to systemd is followed to the letter, in a root of its own (tests/deploy/booted.py).
+    "python3 -m venv /opt/pd-sidecar": SYSTEMD,
+    "/opt/pd-sidecar/bin/pip install *": SYSTEMD,
+    "install -D *": SYSTEMD,
+    "systemd-sysusers": SYSTEMD,
+    "systemd-tmpfiles --create *": SYSTEMD,
+    "systemctl *": SYSTEMD,
+    # Nothing here builds images: the commands of the file are run one by one.
+    "docker build --file deploy/container/Dockerfile *": IMAGE,
+    "docker build --file deploy/container/Dockerfile.engine *": ENGINE_IMAGE,
+    "kubectl kustomize deploy/kubernetes/overlays/*": OVERLAYS,
     # What is only ever run by hand, and why.
     "make demo*": "by hand: 10 minutes; tests/e2e plays the same scenarios",
     "make matrix*": "by hand: hours; PD_SIDECAR_LONG=1 make e2e plays a part of it",
