@@ -1,6 +1,7 @@
 """A real systemd, as the init of namespaces of its own, over a copy-on-write view of this machine's files.
 
-Nothing that it or its units write is left, or seen by anybody else. Of this machine's units it starts none.
+Nothing that it or its units write is left, or seen by anybody else. Of this machine's units it starts none. Its folders
+for temporary files are its own: an overlay whose lower layer is being written to may fail.
 """
 
 import contextlib
@@ -34,6 +35,8 @@ mount -t proc proc $root/proc
 mount -t sysfs sysfs $root/sys
 mount -t cgroup2 cgroup2 $root/sys/fs/cgroup
 mount -t tmpfs tmpfs $root/run
+mount -t tmpfs -o mode=1777 tmpfs $root/tmp
+mount -t tmpfs -o mode=1777 tmpfs $root/var/tmp
 mount --rbind /dev $root/dev
 cd $root
 rm -rf etc/systemd/system/*.wants lib/systemd/system/*.wants
