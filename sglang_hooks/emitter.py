@@ -175,7 +175,7 @@ class Emitter:
             while unsent and len(frames) < BATCH_FRAMES:
                 frames.append(unsent.popleft())
         except IndexError:
-            pass  # another thread has cleared it: the stream is given up. contextlib would cost more than the rest
+            pass  # another thread has cleared it: the stream is given up. contextlib.suppress takes 1 us more
         self.traffic.facts_sent += len(frames)
         self._part = b"".join(frames)
         return bool(frames)

@@ -1,4 +1,4 @@
-"""The vocabulary: what engines say (facts), what the sidecar answers (replies), what decode is owed (notices).
+"""The vocabulary: what engines say (facts), what the sidecar answers (replies), what decode is owed (`notices.py`).
 
 Values only. A *room* is sglang's `bootstrap_room`, which is reused; a *life* is one use of it at one rank. Lives are
 numbered by the rank's process, always upwards, so (process, room, life) names one request at one rank for good.
@@ -9,6 +9,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from sidecar.notices import DecodeEndpoint as DecodeEndpoint  # noqa: PLC0414 - to be had from here
+from sidecar.notices import Form as Form  # noqa: PLC0414 - to be had from here
+from sidecar.notices import Notice as Notice  # noqa: PLC0414 - to be had from here
+
 PROTOCOL = 1
 """Version of the stream between hooks and sidecar. A reader refuses other versions by name."""
 
@@ -17,13 +21,6 @@ ROOM_LIMIT = 2**63
 
 TOKENIZER = "tokenizer"
 """Role of a prefill server's main process: it accepts or refuses a request before any rank sees it."""
-
-
-class DecodeEndpoint(Struct, frozen=True, array_like=True, order=True, cache_hash=True, gc=False):
-    """Where one decode rank listens for status messages (sglang `TransferInfo.endpoint`, `dst_port`)."""
-
-    host: str
-    port: int
 
 
 class TerminalStatus(enum.Enum):
@@ -242,8 +239,7 @@ class Settled(Struct, frozen=True, array_like=True, tag="settled", gc=False):
     seq: int = 0
 
 
-Answered: TypeAlias = tuple[int, int, DecodeEndpoint, int]
-"""A handshake: room, life, endpoint and its number."""
+Answered: TypeAlias = tuple[int, int, DecodeEndpoint, int]  # of a handshake: room, life, endpoint and its number
 
 
 class HandedOffBatch(Struct, frozen=True, array_like=True, tag="handed_off_batch"):
@@ -305,28 +301,3 @@ SingleReply: TypeAlias = (
     Welcome | Accepted | HandedOff | Settled | SiblingDied | Refusal | TokenizerJoined | RoomQuery | RoomEnded
 )
 Reply: TypeAlias = SingleReply | HandedOffBatch | SettledBatch
-
-
-class Form(enum.Enum):
-    """How much a notice says. Which one an endpoint takes is its *dialect*."""
-
-    BARE = "bare"  # room and rank: what every decode takes
-    CAUSE = "cause"  # and why
-    STATUS = "status"  # and an HTTP status for decode's client: decode's own half alone reads that
-
-    __hash__ = object.__hash__  # looked up for each notice; an enum would hash its name each time
-
-
-class Notice(Struct, frozen=True, gc=False):
-    """What decode gets: `room` failed at `prefill_rank`. `cause` and `http_status` travel only as its Form says.
-
-    `backend` is the transfer backend of both engines (sglang `disaggregation_transfer_backend`): it decides the frames.
-    Not `drained`: prefill may still be writing, and this endpoint holds its pages until it does not.
-    """
-
-    room: int
-    prefill_rank: int
-    cause: str
-    backend: str = "mooncake"
-    http_status: int = 0
-    drained: bool = True

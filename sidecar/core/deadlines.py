@@ -10,7 +10,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def earliest(times: Sequence[float | None]) -> float | None:
-    """None: none of them has a time. Asked for after all that happens, so a plain loop: it costs a third."""
+    """None: none of them has a time. A plain loop: it is asked for after all that happens."""
     first: float | None = None
     for at in times:
         if at is not None and (first is None or at < first):

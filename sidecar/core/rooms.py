@@ -139,6 +139,7 @@ class RoomTable:
             if self._is_buried(key, now):
                 return None
             room = self._add(key, now)
+            lives = self._lives[process, fact.room]  # it may have pushed out another life of the room
         before, expiry = room.state, room.expires_at
         effect = room.conclude(given, fact.cause, at_s, expires_at, http_status=fact.http_status)
         if room.state is before:

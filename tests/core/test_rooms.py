@@ -143,3 +143,13 @@ def test_a_life_that_came_back_owes_nobody_twice() -> None:
         scene.tell(fact)
 
     assert len(scene.notifier.outbox) == 1
+
+
+def test_an_unknown_life_ends_though_it_pushes_out_the_only_other_one_of_its_room() -> None:
+    scene = Scene(rooms=RoomLimits(open_rooms=1))
+    scene.join()
+    scene.opened(1, 1)
+    scene.failed(1, 2)
+    scene.handshake(1, 2, E1)
+
+    assert scene.told() == [(E1, 1)]
