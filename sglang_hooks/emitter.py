@@ -127,9 +127,11 @@ class Emitter:
     def _send_replay(self, limit_s: float) -> bool:
         """Waits while the sidecar takes a replay. Whether all that is queued has gone."""
         ends_at, stream = time.monotonic() + limit_s, self._socket
-        while self._is_replaying and stream is not None and time.monotonic() < ends_at:
-            writable = select.poll()
-            writable.register(stream, select.POLLOUT)
+        if stream is None:
+            return False
+        writable = select.poll()
+        writable.register(stream, select.POLLOUT)
+        while self._is_replaying and not self._given_up and time.monotonic() < ends_at:
             writable.poll(LOOK_MS)
             if self._send_some():
                 return True

@@ -33,6 +33,7 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "facts_replayed": {},
     "facts_implausible": {},
     "facts_dropped": {},
+    "replies_spared": {},
     "streams": {},
     "streams_refused": {"reason": REASONS_OF_STREAMS},
     "malformed_input": {"source": {"stream", "hello", "fact"}},
