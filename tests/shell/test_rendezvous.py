@@ -120,6 +120,7 @@ def test_a_place_that_was_removed_is_taken_again(place: Path, removed: str) -> N
         before = first.listener
         first.renew()
         before.close()
+        first.listener.listen()
 
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(place))
