@@ -104,20 +104,21 @@ class Emitter:
                 self._wake.ring()
                 return
 
-    def flush_or_break(self) -> None:
+    def flush_or_break(self, *, may_wait: bool = True) -> None:
         """Afterwards either the kernel has all that was posted before, which even SIGKILL does not take back, or
         there is no stream.
 
         For transfer workers, before a Success is pushed: a sidecar that has not heard of it must not think, should
         this process die now, that the room was still open. Waits at most WRITE_LIMIT_S for another thread's attempt,
-        and REPLAY_LIMIT_S for a replay to be taken: broken off each time, a long one would never come to its end.
+        and a worker REPLAY_LIMIT_S for a replay to be taken: broken off each time, a long one would never end.
         """
         if self._socket is None:
             return
-        limit_s = REPLAY_LIMIT_S if self._is_replaying else WRITE_LIMIT_S
+        may_wait = may_wait and self._is_replaying
+        limit_s = REPLAY_LIMIT_S if may_wait else WRITE_LIMIT_S
         if not self._overflowed and self._sending.acquire(timeout=limit_s):
             try:
-                took_all = self._send_some() or self._send_replay(limit_s)
+                took_all = self._send_some() or (may_wait and self._send_replay(limit_s))
             finally:
                 self._sending.release()
             if took_all:
