@@ -107,18 +107,17 @@ class Emitter:
                 self._wake.ring()
                 return
 
-    def flush_or_break(self) -> None:
+    def flush_or_break(self, *, may_wait: bool = True) -> None:
         """Afterwards either the kernel has all that was posted before, which even SIGKILL does not take back, or
         there is no stream.
 
         For transfer workers, before a Success is pushed: a sidecar that has not heard of it must not think, should
         this process die now, that the room was still open. Waits at most WRITE_LIMIT_S for another thread's attempt,
-        and REPLAY_LIMIT_S for a replay to be taken: broken off each time, a long one would never come to its end. The
-        main thread, which is the scheduler's, does not wait for that.
+        and a worker REPLAY_LIMIT_S for a replay to be taken: broken off each time, a long one would never end.
         """
         if self._socket is None:
             return
-        may_wait = self._is_replaying and threading.current_thread() is not threading.main_thread()
+        may_wait = may_wait and self._is_replaying
         limit_s = REPLAY_LIMIT_S if may_wait else WRITE_LIMIT_S
         if not self._overflowed and self._sending.acquire(timeout=limit_s):
             try:
@@ -132,9 +131,11 @@ class Emitter:
     def _send_replay(self, limit_s: float) -> bool:
         """Waits while the sidecar takes a replay. Whether all that is queued has gone."""
         ends_at, stream = time.monotonic() + limit_s, self._socket
-        while self._is_replaying and stream is not None and time.monotonic() < ends_at:
-            writable = select.poll()
-            writable.register(stream, select.POLLOUT)
+        if stream is None:
+            return False
+        writable = select.poll()
+        writable.register(stream, select.POLLOUT)
+        while self._is_replaying and not self._given_up and time.monotonic() < ends_at:
             writable.poll(LOOK_MS)
             if self._send_some():
                 return True

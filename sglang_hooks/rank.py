@@ -192,14 +192,15 @@ class Rank(RankBook):
             if not life.cause:
                 life.cause, life.http_status = cause[: causes.LIMIT], http_status
 
-    def succeeded(self, life: Life) -> None:
-        """A transfer worker is about to push Success to decode: told first, so that our death cannot contradict it."""
+    def succeeded(self, life: Life, *, may_wait: bool = True) -> None:
+        """A transfer worker is about to push Success to decode: told first, so that our death cannot contradict it.
+        Another thread may not wait."""
         with self.lock:
             if life.succeeded or life.concluded:
                 return
             life.succeeded = True
             self.emitter.post(self.conclusion(life, TerminalStatus.SUCCESS))
-        self.emitter.flush_or_break()
+        self.emitter.flush_or_break(may_wait=may_wait)
 
     def release(self, life: Life, cause: str, http_status: int = 0) -> None:
         """The engine lets go of the life. It is concluded now, or by the worker that finishes its last chunk."""

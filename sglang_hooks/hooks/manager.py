@@ -63,7 +63,7 @@ def _may_take(manager: Any, room: int, status: int) -> bool:
     life = rank.table.find_open(room)
     if status == SUCCESS:
         if life is not None:
-            rank.succeeded(life)
+            rank.succeeded(life, may_wait=life_in_hand() is not None)
             return True
         return not rank.is_late(room)
     return not life.ending if life is not None else not rank.is_late(room)

@@ -87,6 +87,8 @@ class IngressServer:
         if self._server is not None:
             self._server.close()
             self._server = None
+        if self._renewal is not None:
+            self._renewal.cancel()
         self._deaths.stop()
         for stream in list(self._streams.values()):
             stream.end()

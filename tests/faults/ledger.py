@@ -24,12 +24,15 @@ def until(claim: Callable[[], object], what: str, *, limit_s: float = LIMIT_S) -
 
 @dataclass(frozen=True)
 class Account:
-    """`unasked` were told though nobody owed them: after a Success, or for another life. They and `lost` must be 0."""
+    """`let_go`: pushed out by a bound, and counted there. `unasked` were told though nobody owed them: after a Success,
+    or for another life. They and `lost` must be 0.
+    """
 
     owed: int
     once: int
     twice: int
     expired: int
+    let_go: int
     lost: int
     unasked: int
 
@@ -64,8 +67,8 @@ class Ledger:
             complete = self.changed.wait_for(lambda: wanted <= self.told.keys(), limit_s)
             assert complete, f"{len(wanted - self.told.keys())} of {len(wanted)} were not told in {limit_s:.0f} s"
 
-    def account(self, *, expired: int = 0) -> Account:
-        """`expired`: how many the sidecar says have."""
+    def account(self, *, expired: int = 0, let_go: int = 0) -> Account:
+        """How many have expired, and how many were let go, as those say who did it."""
         with self.changed:
             of_owed = [self.told[notice] for notice in self.owed]
             unasked = sum(count for notice, count in self.told.items() if notice not in self.owed)
@@ -75,7 +78,8 @@ class Ledger:
             once=of_owed.count(1),
             twice=len(of_owed) - untold - of_owed.count(1),
             expired=min(untold, expired),
-            lost=max(0, untold - expired),
+            let_go=min(untold - min(untold, expired), let_go),
+            lost=max(0, untold - expired - let_go),
             unasked=unasked,
         )
 
@@ -102,7 +106,7 @@ class Book:
         print(f"written to {self._path}")
 
     def table(self) -> list[str]:
-        columns = ("owed", "once", "twice", "expired", "lost")
+        columns = ("owed", "once", "twice", "expired", "let_go", "lost")
         lines = [f"{'scene':44}" + "".join(f"{name:>9}" for name in columns) + "  seen"]
         for scene, row in self._scenes.items():
             seen = {name: value for name, value in row.items() if name not in (*columns, "unasked")}

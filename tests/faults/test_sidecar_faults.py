@@ -17,7 +17,7 @@ from tests.faults.ledger import LIMIT_S, Book, until
 
 LONG = bool(os.environ.get("PD_SIDECAR_LONG"))
 STOPPED_S = 60.0 if LONG else 3.0
-CALL_LIMIT_S = 0.5
+CALL_LIMIT_S = 2.0
 """Of one open, meet and release of a rank. It takes some 100 us; a machine busy with engines gives the core to others
 for longer."""
 

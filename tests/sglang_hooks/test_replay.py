@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sglang_hooks import facts
-from sglang_hooks.lives import RECORD_LIMIT
+from sglang_hooks.lives import RECORD_LIMIT, Life
 from sglang_hooks.rank import Rank
 from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, RoomOpened
 from tests.sglang_hooks.doubles import ScriptedSidecar
@@ -73,11 +73,9 @@ def test_an_old_life_with_nobody_left_to_tell_is_left_out(rank: Rank) -> None:
     assert ends == []
 
 
-def test_a_success_waits_for_a_long_replay_and_ends_no_stream(
-    make_rank: Callable[..., Rank], socket_path: Path
-) -> None:
-    """A sidecar was restarted while decode was gone, so thousands of records are still owed. Each success of normal
-    traffic broke the stream, the replay began anew, and never came to its end."""
+@pytest.fixture
+def owing(make_rank: Callable[..., Rank]) -> tuple[Rank, Life]:
+    """Decode was gone: thousands of ended lives are still owed. And one that is open."""
     rank = make_rank(started=True)
     for room in range(RECORD_LIMIT):
         ended = rank.open(room)
@@ -86,6 +84,12 @@ def test_a_success_waits_for_a_long_replay_and_ends_no_stream(
         rank.release(ended, "Aborted")
     life = rank.open(RECORD_LIMIT)
     rank.meet(RECORD_LIMIT, D1, "s")
+    return rank, life
+
+
+def test_a_success_waits_for_a_long_replay_and_ends_no_stream(owing: tuple[Rank, Life], socket_path: Path) -> None:
+    """Each success of normal traffic broke the stream, the replay began anew, and never came to its end."""
+    rank, life = owing
     with ScriptedSidecar(socket_path) as sidecar:
         sidecar.meet()
         sidecar._reads.clear()  # noqa: SLF001 - our own double
@@ -98,3 +102,15 @@ def test_a_success_waits_for_a_long_replay_and_ends_no_stream(
 
     assert [type(fact) for fact in told] == [RoomOpened, DecodeHandshake, RoomConcluded]
     assert rank.emitter.traffic.connects == 1
+
+
+def test_the_scheduler_thread_does_not_wait_for_it(owing: tuple[Rank, Life], socket_path: Path) -> None:
+    rank, life = owing
+    with ScriptedSidecar(socket_path) as sidecar:
+        sidecar.meet()
+        sidecar._reads.clear()  # noqa: SLF001 - our own double
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        rank.succeeded(life, may_wait=False)
+        sidecar.read_on()
+
+        sidecar.meet(2)

@@ -34,6 +34,7 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "facts_replayed": {},
     "facts_implausible": {},
     "facts_dropped": {},
+    "replies_spared": {},
     "streams": {},
     "replies_spared": {},
     "streams_refused": {"reason": REASONS_OF_STREAMS},

@@ -1,6 +1,7 @@
 """Rendezvous: a private place, one server at a time, nobody else's files removed."""
 
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -105,3 +106,36 @@ def test_a_successors_socket_is_not_removed(place: Path) -> None:
         place.touch()
 
     assert place.exists()
+
+
+@pytest.mark.parametrize("removed", ["socket", "folder"])
+def test_a_place_that_was_removed_is_taken_again(place: Path, removed: str) -> None:
+    """And nobody else gets it."""
+    with Rendezvous(place, group=None) as first:
+        assert first.is_in_place()
+        place.unlink()
+        if removed == "folder":
+            shutil.rmtree(place.parent)
+        assert not first.is_in_place()
+        before = first.listener
+        first.renew()
+        before.close()
+        first.listener.listen()
+
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(place))
+        assert first.is_in_place()
+        with pytest.raises(SocketTakenError):
+            Rendezvous(place, group=None)
+    assert not place.exists()
+
+
+def test_a_place_that_another_has_taken_meanwhile_is_left_to_it(place: Path) -> None:
+    with Rendezvous(place, group=None) as first:
+        shutil.rmtree(place.parent)
+        with Rendezvous(place, group=None) as second:
+            with pytest.raises(SocketTakenError):
+                first.renew()
+
+            assert second.is_in_place()
+            assert not first.is_in_place()
