@@ -36,7 +36,6 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "facts_dropped": {},
     "replies_spared": {},
     "streams": {},
-    "replies_spared": {},
     "streams_refused": {"reason": REASONS_OF_STREAMS},
     "malformed_input": {"source": {"stream", "hello", "fact"}},
     "rooms_concluded": {"status": {"failed", "undrained", "succeeded"}},
