@@ -70,7 +70,8 @@ def survey() -> Findings:
         name: FOUND if parts[name] is not None else f"{target} is missing" for name, target in ENGINE_PARTS.items()
     }
     parts |= {name: _resolve(target) for name, target in NEWER_PARTS.items()}
-    complete = all(verdict == FOUND for verdict in verdicts.values())
+    optional = {point.name for point in HOOK_POINTS if point.optional}
+    complete = all(verdict == FOUND for name, verdict in verdicts.items() if name not in optional)
     return Findings(verdicts, EngineParts(**parts) if complete else None)
 
 

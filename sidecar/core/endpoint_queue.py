@@ -26,6 +26,7 @@ class EndpointQueue:
     `trust_until`: until then a connection may come up that makes what was taken over handed off.
     `session` is the last one that a rank has heard of, `heard_at` when. Before `watched_from` another process may have
     taken the endpoint's port without our knowing.
+    `parcels`: how many of stock's own messages wait for this connection or for its staying up (`parcels.py`).
     `is_due` and `wake_at` are the outbox's notes: that it offers from this queue next, and when it looks here again.
     """
 
@@ -43,8 +44,14 @@ class EndpointQueue:
         self.used_at = now
         self.session: str | None = None
         self.heard_at = self.watched_from = now
+        self.parcels = 0
         self.is_due = False
         self.wake_at: float | None = None
+
+    @property
+    def is_spare(self) -> bool:
+        """Nobody needs the connection now."""
+        return not (len(self) or self.parcels)
 
     def __len__(self) -> int:
         return len(self.pending) + len(self.handed_off) + len(self.taken_over)
@@ -177,7 +184,7 @@ class EndpointQueue:
             times.append(max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s)
         if self.taken_over and self.trust_until is not None:
             times.append(self.trust_until)
-        if not len(self):
+        if self.is_spare:
             times.append(self.used_at + idle_close_s)
         return min(times, default=None)
 

@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from sidecar.core.outbox import OutboxLimits
+from sidecar.core.parcel_lane import ParcelLimits
 from sidecar.core.rooms import RoomLimits
 
 
@@ -16,6 +17,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     rooms: RoomLimits = RoomLimits()
     outbox: OutboxLimits = OutboxLimits()
+    parcels: ParcelLimits = ParcelLimits()
     retry_first_s: float = 0.02
     retry_cap_s: float = 5.0
     idle_exit_s: float = 0.0

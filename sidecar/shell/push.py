@@ -12,7 +12,7 @@ import itertools
 import socket
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import structlog
@@ -84,14 +84,20 @@ class PushPool:
             self._lookups[endpoint] = self._loop.create_task(self._look_up(endpoint, host))
 
     def offer(self, endpoint: DecodeEndpoint, notices: Sequence[tuple[Notice, Form]]) -> int:
+        return self._hand_off(endpoint, (failed_frames(notice, form) for notice, form in notices))
+
+    def carry(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
+        return self._hand_off(endpoint, messages)
+
+    def _hand_off(self, endpoint: DecodeEndpoint, messages: Iterable[Sequence[bytes]]) -> int:
         link = self._links.get(endpoint)
         if link is None:
             self.connect(endpoint)
             return 0
         handed_off = 0
         try:
-            for notice, form in notices:
-                link.send(failed_frames(notice, form))
+            for frames in messages:
+                link.send(frames)
                 handed_off += 1
         except zmq.Again:
             return handed_off
