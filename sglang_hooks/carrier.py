@@ -65,6 +65,11 @@ class Carrier:
         # A Success that stock pushes must be known to the sidecar first, should this process die right after.
         self._stock_path = StockPath(before_each=emitter.flush_or_break)
 
+    @property
+    def is_waiting(self) -> bool:
+        """For an answer of the sidecar."""
+        return bool(self._given)
+
     def carry(self, url: str, frames: Sequence[bytes], send: Send, *, may_block: bool) -> bool:
         """Whether it is taken care of. If not, the caller does as stock does, which may block."""
         endpoint = endpoint_of(url)

@@ -120,8 +120,7 @@ class Parcels:
         for parcel in self._expiries.pop_due(now):
             self._end(parcel, ParcelOutcome.EXPIRED, now)
         for endpoint in self._wakes.pop_due(now):
-            if (lane := self._lanes.get(endpoint)) is not None:
-                self._attend(lane, now)
+            self._attend(self._lanes[endpoint], now)
 
     def hurry(self, now: float) -> None:
         for lane in self._lanes.values():

@@ -12,6 +12,7 @@ from sidecar.model import (
     PARCEL_FRAMES_LIMIT,
     ROOM_LIMIT,
     DecodeEndpoint,
+    DecodeHandshake,
     ParcelGiven,
     ParcelRefused,
     ParcelsTaken,
@@ -82,7 +83,6 @@ def test_parcels_go_in_order_and_before_notices() -> None:
     for room in (5, 3, 4):
         scene.gives(room, E1)
     scene.failed(1, 1)
-    actions = []
     scene.notifier.endpoint_up(E1, scene.now)
     actions = scene.notifier.take_actions()
 
@@ -221,23 +221,6 @@ def test_a_connection_with_parcels_is_not_closed_for_another_one() -> None:
     scene.handshake(2, 1, E2)
 
     assert {E2} == scene.open
-
-
-def test_a_dead_endpoint_gives_its_socket_away_and_asks_for_it_again() -> None:
-    scene = Scene(outbox=OutboxLimits(connections=1))
-    scene.join()
-    scene.registered(E1)
-    scene.gives(1, E1)
-    scene.die(E1)
-    scene.handshake(2, 1, E2)
-    assert {E2} == scene.open
-    scene.aborted(2, 1, E2)
-    scene.alive.add(E1)
-
-    scene.advance(700.0)  # until E2 is idle; the parcel has expired by then
-
-    assert ends(scene) == {"expired": 1}
-    assert set() == scene.open
 
 
 def test_a_parcel_whose_socket_was_given_away_goes_when_there_is_one_again() -> None:
@@ -478,3 +461,29 @@ def test_an_outcome_for_what_has_ended_meanwhile_changes_nothing() -> None:
     assert ends(scene) == {"superseded": 2}
     assert scene.notifier.stats.parcels_handed_off == 1
     assert repr(scene.notifier.parcels) == "<Parcels 0 to 0 endpoints>"
+
+
+def test_a_parcel_that_is_void_before_its_turn_is_not_offered() -> None:
+    scene = standing()
+    given = ParcelGiven(scene.seq(), 5, E1, "s", SUCCESS, START + 0.15)
+    shaken = DecodeHandshake(scene.seq(), 5, 2, E1, "s")
+
+    scene.notifier.receive(scene.streams["p"], [given, shaken], scene.now)
+    scene.pump()
+
+    assert scene.carried == []
+    assert ends(scene) == {"superseded": 1}
+
+
+def test_a_parcel_that_is_void_before_it_is_tried_again_is_forgotten() -> None:
+    scene = standing()
+    scene.gives(1, E1)
+    scene.full.add(E1)
+    scene.gives(2, E1)
+    scene.handshake(2, 2, E1)
+    scene.full.clear()
+
+    scene.advance(10.0)
+
+    assert rooms(scene) == [1]
+    assert ends(scene) == {"superseded": 1, "held_up": 1}

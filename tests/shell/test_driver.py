@@ -30,6 +30,9 @@ class RecordingPush:
         self.tried.set()
         return len(notices) if self.takes else 0
 
+    def carry(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
+        return len(messages) if self.takes else 0
+
     def close(self, endpoint: DecodeEndpoint) -> None:
         self.closed.append(endpoint)
 
