@@ -1,8 +1,8 @@
 """Stock's own status messages by way of the sidecar (`PD_SIDECAR_PUSH=all`).
 
 Nobody waits: a message is posted as any fact is, and kept until the sidecar says that it needs no care any more. What
-the sidecar does not take within OVERDUE_S goes the way that stock had meant for it, on a thread for that endpoint; from
-then on stock sends for itself, until the sidecar answers again.
+the sidecar does not take within OVERDUE_S goes the way that stock had meant for it, on a thread for that endpoint, and
+so does what comes after it until the sidecar answers again. Without a sidecar stock sends as it always has.
 """
 
 import threading
@@ -31,6 +31,10 @@ HEIR_WAIT_S = 1.0
 
 KEPT_LIMIT = 16_384
 STRANGER_LIMIT = 8192
+
+
+_BUT_FOR_A_WHILE = ("suspended", "full")
+"""The sidecar is there: while it does not keep up, nobody is to meet what stock's send may do to its caller."""
 
 
 class _Kept(Struct, eq=False):
@@ -83,7 +87,7 @@ class Carrier:
             self._emitter.flush()
             return True
         self.counts[f"stock_{why_not}"] += 1
-        if may_block and not self._stock_path.is_busy(endpoint):
+        if may_block and why_not not in _BUT_FOR_A_WHILE and not self._stock_path.is_busy(endpoint):
             return False
         return self._stock_path.send(endpoint, send) or not may_block
 

