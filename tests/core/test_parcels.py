@@ -487,3 +487,18 @@ def test_a_parcel_that_is_void_before_it_is_tried_again_is_forgotten() -> None:
 
     assert rooms(scene) == [1]
     assert ends(scene) == {"superseded": 1, "held_up": 1}
+
+
+def test_two_parcels_of_one_request_that_come_together_go_together() -> None:
+    scene = standing()
+    status, ack = (
+        ParcelGiven(scene.seq(), 5, E1, "s", frames, START + 0.15)
+        for frames in ((b"5", b"0", b"0"), (b"ABORT_ACK", b"5"))
+    )
+
+    scene.notifier.receive(scene.streams["p"], [status, ack], scene.now)
+    scene.pump()
+    assert [status.frames, ack.frames] == [frames for _, frames in scene.carried]
+
+    scene.handshake(5, 2, E1)
+    assert ends(scene) == {"superseded": 2}

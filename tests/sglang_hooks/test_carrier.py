@@ -290,4 +290,4 @@ def test_of_more_than_can_be_kept_the_sidecar_keeps_the_oldest_alone(
         assert give(carrier, stock, 3)
         rank.emitter.stop(limit_s=LIMIT_S)
 
-    assert [1, 1, 1] == [carrier.report()[name] for name in ("let_go", "stock_full", "kept")]
+    assert [carrier.report()[name] for name in ("let_go", "stock_full", "kept")] == [1, 1, 1]
