@@ -32,7 +32,6 @@ HEIR_WAIT_S = 1.0
 KEPT_LIMIT = 16_384
 STRANGER_LIMIT = 8192
 
-
 _BUT_FOR_A_WHILE = ("suspended", "full")
 """The sidecar is there: while it does not keep up, nobody is to meet what stock's send may do to its caller."""
 
@@ -83,10 +82,11 @@ class Carrier:
             why_not = self._why_not(endpoint, frames)
             if why_not is None:
                 self._give(endpoint, frames, send)
+            else:
+                self.counts[f"stock_{why_not}"] += 1
         if why_not is None:
             self._emitter.flush()
             return True
-        self.counts[f"stock_{why_not}"] += 1
         if may_block and why_not not in _BUT_FOR_A_WHILE and not self._stock_path.is_busy(endpoint):
             return False
         return self._stock_path.send(endpoint, send) or not may_block

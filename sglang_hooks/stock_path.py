@@ -5,6 +5,7 @@ that ends with it.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ LINE_LIMIT = 1024
 THREAD_LIMIT = 32
 """At once. Only endpoints that stock's send is stuck on keep theirs."""
 
+AGE_LIMIT_S = 60.0
+"""In a line. A message that is older might be taken for one about a newer request in the same room."""
+
 Send = Callable[[], None]
 
 
 @dataclass
 class StockPathCounts:
-    """`failed`: stock's send raised. `lost`: no place in a line, or no thread for one."""
+    """`failed`: stock's send raised. `lost`: no place in a line, no thread for one, or too long in it."""
 
     sent: int = 0
     failed: int = 0
@@ -30,11 +34,12 @@ class StockPathCounts:
 class StockPath:
     """`before_each` runs in the line's thread before each send."""
 
-    def __init__(self, *, before_each: Callable[[], None]) -> None:
+    def __init__(self, *, before_each: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
         self.counts = StockPathCounts()
         self._before_each = before_each
+        self._clock = clock
         self._lock = threading.Lock()
-        self._lines: dict[DecodeEndpoint, deque[Send]] = {}
+        self._lines: dict[DecodeEndpoint, deque[tuple[float, Send]]] = {}
 
     def is_busy(self, endpoint: DecodeEndpoint) -> bool:
         return endpoint in self._lines
@@ -44,12 +49,12 @@ class StockPath:
         with self._lock:
             line = self._lines.get(endpoint)
             if line is not None and len(line) < LINE_LIMIT:
-                line.append(send)
+                line.append((self._clock(), send))
                 return True
             if line is not None or len(self._lines) >= THREAD_LIMIT:
                 self.counts.lost += 1
                 return False
-            self._lines[endpoint] = deque([send])
+            self._lines[endpoint] = deque([(self._clock(), send)])
         threading.Thread(target=self._empty, args=(endpoint,), name="pd-sidecar-stock-path", daemon=True).start()
         return True
 
@@ -60,11 +65,17 @@ class StockPath:
                 if not line:
                     del self._lines[endpoint]
                     return
-                send = line.popleft()
-            try:
-                self._before_each()
-                send()
-            except Exception:  # zmq.Again for one: there is no caller to raise it to
-                self.counts.failed += 1
+                since, send = line.popleft()
+            if self._clock() - since > AGE_LIMIT_S:
+                self.counts.lost += 1
             else:
-                self.counts.sent += 1
+                self._send(send)
+
+    def _send(self, send: Send) -> None:
+        try:
+            self._before_each()
+            send()
+        except Exception:  # zmq.Again for one: there is no caller to raise it to
+            self.counts.failed += 1
+        else:
+            self.counts.sent += 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sglang_hooks import stock_path as stock_path_module
-from sglang_hooks.stock_path import StockPath
+from sglang_hooks.stock_path import AGE_LIMIT_S, StockPath
 from sidecar.model import DecodeEndpoint
 
 LIMIT_S = 10.0
@@ -81,3 +81,25 @@ def test_what_stock_raises_ends_no_line() -> None:
 
     wait_until(lambda: pushed == [1], "the line did not go on")
     assert path.counts.failed == 1
+
+
+def test_what_has_waited_too_long_behind_a_stuck_one_is_not_sent() -> None:
+    """The room may be another request's by then."""
+    now = [0.0]
+    path = StockPath(before_each=lambda: None, clock=lambda: now[0])
+    begun, free = threading.Event(), threading.Event()
+    pushed: list[int] = []
+
+    def stick() -> None:
+        begun.set()
+        free.wait(LIMIT_S)
+
+    path.send(D1, stick)
+    assert begun.wait(LIMIT_S)
+    path.send(D1, lambda: pushed.append(1))
+    now[0] += AGE_LIMIT_S + 1
+    path.send(D1, lambda: pushed.append(2))
+    free.set()
+
+    wait_until(lambda: pushed == [2], "the line did not go on")
+    assert path.counts.lost == 1
