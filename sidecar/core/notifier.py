@@ -1,6 +1,6 @@
 """The one door of the core: facts and outcomes in, actions and one deadline out. The rules are in the parts.
 
-Feed it (`receive`, `stream_closed`, `handed_off`, `refused`, `endpoint_up`, `endpoint_down`, `handle_timer`), then
+Feed it (`receive`, `stream_closed`, `attempted`, `parcels_attempted`, `endpoint_up`, `endpoint_down`, `handle_timer`), then
 collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
 """
 
@@ -238,7 +238,8 @@ class Notifier:
             self.rooms.forget_open(surplus.hello.process)
         self.stats.ranks_joined += 1
         self._quiet_since = None
-        self._replies.setdefault(stream, []).append(Welcome(PROTOCOL, self.epoch, True, True))
+        welcome = Welcome(PROTOCOL, self.epoch, hears_refusals=True, takes_parcels=True)
+        self._replies.setdefault(stream, []).append(welcome)
         self.refusals.greet(rank, now)
         self._actions.append(RankJoined(hello, is_back))
 
