@@ -1,7 +1,7 @@
 """The one door of the core: facts and outcomes in, actions and one deadline out. The rules are in the parts.
 
-Feed it (`receive`, `stream_closed`, `attempted`, `parcels_attempted`, `endpoint_up`, `endpoint_down`, `handle_timer`), then
-collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
+Feed it (`receive`, `stream_closed`, `attempted`, `parcels_attempted`, `endpoint_up`, `endpoint_down`, `handle_timer`),
+then collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
 """
 
 from collections.abc import Callable, Sequence
