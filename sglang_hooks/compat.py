@@ -70,8 +70,13 @@ def survey() -> Findings:
         name: FOUND if parts[name] is not None else f"{target} is missing" for name, target in ENGINE_PARTS.items()
     }
     parts |= {name: _resolve(target) for name, target in NEWER_PARTS.items()}
-    complete = all(verdict == FOUND for verdict in verdicts.values())
-    return Findings(verdicts, EngineParts(**parts) if complete else None)
+    return Findings(verdicts, EngineParts(**parts) if is_complete(verdicts) else None)
+
+
+def is_complete(verdicts: Mapping[str, str]) -> bool:
+    """Whether there is all that the plugin cannot do without."""
+    optional = {point.name for point in HOOK_POINTS if point.optional}
+    return all(verdict == FOUND for name, verdict in verdicts.items() if name not in optional)
 
 
 def judge(verdicts: Mapping[str, str]) -> dict[str, str]:

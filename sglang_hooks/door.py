@@ -14,10 +14,13 @@ from msgspec import structs
 
 from sglang_hooks import causes
 from sglang_hooks.emitter import Emitter
+from sglang_hooks.source import Heard
 from sidecar.model import (
     Fact,
     HandedOff,
     Hello,
+    ParcelRefused,
+    ParcelsTaken,
     RoomAnswered,
     RoomEnded,
     RoomQuery,
@@ -108,11 +111,11 @@ class Door:
         self._forget_expired()
         return iter(tuple(self._refused.values()) if self.emitter.hears_refusals else ())
 
-    def heard(self, reply: RoomEnded | RoomQuery | TokenizerJoined) -> None:
+    def heard(self, reply: Heard) -> None:
         match reply:
             case RoomQuery(room=room):
                 self._answer(room)
-            case RoomEnded() | TokenizerJoined():
+            case RoomEnded() | TokenizerJoined() | ParcelsTaken() | ParcelRefused():
                 pass  # for ranks
             case _:
                 assert_never(reply)

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from msgspec import structs
 
 from sglang_hooks.complaints import Complaints, Traffic
-from sglang_hooks.contain import note_fault
-from sglang_hooks.source import Source
+from sglang_hooks.contain import contained, note_fault
+from sglang_hooks.source import Carrying, Source
 from sglang_hooks.wake import Wake
 from sglang_hooks.welcome import WELCOME_LIMIT_S, StreamRefusedError, await_welcome
 from sidecar.errors import WireError
@@ -26,6 +26,8 @@ from sidecar.model import (
     Fact,
     HandedOff,
     HandedOffBatch,
+    ParcelRefused,
+    ParcelsTaken,
     Refusal,
     Reply,
     RoomEnded,
@@ -49,14 +51,17 @@ RETRY_LAST_S = 2.0
 WRITE_LIMIT_S = 0.005
 REPLAY_LIMIT_S = 1.0
 LOOK_MS = 20
+LOOK_EVERY_MS = 100
 
 
 class Emitter:
     def __init__(self, *, path: str, source: Source, lock: threading.Lock, on_absent: Callable[[], str | None]) -> None:
         """`lock` guards the queue and is the source's. `on_absent` is called when nobody serves `path`; it may start
-        a sidecar and answers why it could not. `hears_refusals`: the sidecar's last welcome."""
+        a sidecar and answers why it could not. `hears_refusals`, `takes_parcels`: the sidecar's last welcome.
+        `carrier`, if there is one, is asked whether something is overdue."""
         self.traffic = Traffic()
-        self.hears_refusals = False
+        self.hears_refusals = self.takes_parcels = False
+        self.carrier: Carrying | None = None
         self._path = path
         self._source = source
         self._lock = lock
@@ -81,6 +86,11 @@ class Emitter:
         self._stopping.set()
         self._wake.ring()
         self._thread.join(limit_s)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is posted now goes to the sidecar that has sent the last welcome."""
+        return not (self._socket is None or self._overflowed or self._given_up)
 
     def post(self, fact: Fact) -> None:
         """Queues a fact. The caller holds the lock; it calls `flush` after it has let go."""
@@ -190,6 +200,7 @@ class Emitter:
             except Exception:
                 note_fault("Emitter._run")
             self.traffic.connected = False
+            self._look(stream_ended=not self._stopping.is_set())
             delay_s = RETRY_FIRST_S if served else min(delay_s * 2, RETRY_LAST_S)
             self._stopping.wait(delay_s)
 
@@ -206,7 +217,7 @@ class Emitter:
             except (OSError, WireError) as error:
                 self._failed(error)
                 return False
-            self.hears_refusals = welcome.hears_refusals
+            self.hears_refusals, self.takes_parcels = welcome.hears_refusals, welcome.takes_parcels
             stream.setblocking(False)
             self._open_stream(stream)
             for reply in early:
@@ -220,6 +231,14 @@ class Emitter:
                 self._socket = None
             with self._sending:
                 stream.close()
+
+    @contained(otherwise=None)
+    def _look(self, *, stream_ended: bool = False) -> None:
+        if self.carrier is None:
+            return
+        if stream_ended:
+            self.carrier.stream_ended()
+        self.carrier.look()
 
     def _failed(self, error: Exception) -> None:
         self.traffic.refusals += isinstance(error, StreamRefusedError)
@@ -257,11 +276,12 @@ class Emitter:
         ):
             wanted = select.POLLIN | (select.POLLOUT if self._unsent or self._part else 0)
             poll.register(stream, wanted)
-            for descriptor, events in poll.poll():
+            for descriptor, events in poll.poll(None if self.carrier is None else LOOK_EVERY_MS):
                 if descriptor == self._wake.descriptor:
                     self._wake.silence()
                 elif events & ~select.POLLOUT and not self._receive(stream, reader):
                     return
+            self._look()
             self.flush()
 
     def _receive(self, stream: socket.socket, reader: FrameReader[Reply]) -> bool:
@@ -293,7 +313,7 @@ class Emitter:
                 self._source.settled(reply)
             case SiblingDied():
                 self._source.sibling_died()
-            case RoomEnded() | RoomQuery() | TokenizerJoined():
+            case RoomEnded() | RoomQuery() | TokenizerJoined() | ParcelsTaken() | ParcelRefused():
                 self._source.heard(reply)
             case Refusal(reason=reason):
                 self.traffic.refusals += 1

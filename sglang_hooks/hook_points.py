@@ -22,7 +22,8 @@ class HookPoint:
 
     `known`: the names that the function may use, where a hook takes its place: with another one, it does something
     that the hook does not. `without`: a name that it must not use; such a row is looked at and not hooked. `of_main`:
-    in the server's main process only; a rank would import its module for nothing.
+    in the server's main process only; a rank would import its module for nothing. `optional`: without it the plugin
+    does all but what it serves.
     """
 
     name: str
@@ -32,6 +33,7 @@ class HookPoint:
     known: frozenset[str] = frozenset()
     without: str = ""
     of_main: bool = False
+    optional: bool = False
 
     @property
     def serves(self) -> str:
@@ -76,6 +78,14 @@ HOOK_POINTS = (
         f"{COMMON}.conn.CommonKVManager.send_kv_status_message",
         ("self", "targets", "bootstrap_room", "status"),
         purpose="word_of_a_worker",
+    ),
+    # taken the place of with PD_SIDECAR_PUSH=all
+    HookPoint(
+        "send_multipart",
+        f"{COMMON}.conn.CommonKVManager._send_multipart_locked",
+        ("self", "endpoint", "parts", "is_ipv6"),
+        known=frozenset(("_connect", "_socket_send_locks", "send_multipart")),
+        optional=True,
     ),
     HookPoint(
         "sender_init", f"{COMMON}.conn.CommonKVSender.__init__", ("self", "mgr", "bootstrap_addr", "bootstrap_room")

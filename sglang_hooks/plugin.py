@@ -25,6 +25,7 @@ from sglang_hooks.hooks.manager import (
 )
 from sglang_hooks.hooks.parking import ParkingHooks
 from sglang_hooks.hooks.pipeline import PipelineHooks
+from sglang_hooks.hooks.push import around_send_multipart
 from sglang_hooks.hooks.queue import ChunkCount
 from sglang_hooks.hooks.refusals import RefusalHooks
 from sglang_hooks.hooks.scheduler import SchedulerHooks
@@ -52,6 +53,9 @@ def install() -> None:
     if findings.parts is None:
         logger.warning("pd-sidecar: stands down, this sglang lacks what it hooks: %s", findings.missing)
         return
+    if settings.push == "all" and not findings.has("send_multipart"):
+        verdict = findings.verdicts["send_multipart"]
+        logger.warning("pd-sidecar: PD_SIDECAR_PUSH=all has no effect: %s", verdict)
     mark_engine(os.environ)
     Plugin(settings=settings, findings=findings, parts=findings.parts).register_hooks()
 
@@ -113,6 +117,7 @@ class Plugin:
             "pp_transferred": scheduler.around_inflight,
             "prefill_chunk": self._pipeline.around_prefill_chunk,
             "pop_bootstrapped": self._pipeline.around_pop_bootstrapped,
+            **({"send_multipart": around_send_multipart} if self._settings.push == "all" else {}),
             **self._refusals.around_hooks(),
             **self._tokenizer.around_hooks(),
         }
@@ -150,6 +155,8 @@ class Plugin:
             drain_timeout_s=self._settings.drain_timeout_s,
             on_absent=on_absent(self._settings),
         )
+        if self._settings.push == "all" and self._findings.has("send_multipart"):
+            rank.carry_statuses()
         messages = ControlMessages(manager, rank)
         messages.gate.install()
         manager.__dict__["_pd_sidecar_messages"] = messages

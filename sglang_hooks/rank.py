@@ -12,12 +12,14 @@ from typing import Any, assert_never
 from msgspec import structs
 
 from sglang_hooks import causes, facts
+from sglang_hooks.carrier import Carrier
 from sglang_hooks.contain import FAULTS
 from sglang_hooks.emitter import Emitter
 from sglang_hooks.lives import Life
 from sglang_hooks.rank_book import RankBook
 from sglang_hooks.registrations import Registrations
 from sglang_hooks.senderless import Senderless
+from sglang_hooks.source import Heard
 from sidecar.model import (
     DecodeAborted,
     DecodeAcknowledged,
@@ -27,6 +29,8 @@ from sidecar.model import (
     Goodbye,
     HandedOff,
     Hello,
+    ParcelRefused,
+    ParcelsTaken,
     RoomEnded,
     RoomQuery,
     Settled,
@@ -54,9 +58,20 @@ class Rank(RankBook):
         self.emitter = Emitter(path=socket, source=self, lock=self.lock, on_absent=on_absent)
         self.senderless = Senderless(self)
         self.registrations = Registrations()
+        self.carrier: Carrier | None = None
         self._hello = structs.replace(hello, hears_hand_offs=True, hears_refusals=True, hears_batches=True)
         self.backend = hello.backend
         self.coming: tuple[int, str] = (-1, "")  # room and traceparent of the request that has come to its queue
+
+    def carry_statuses(self) -> None:
+        """Before the emitter starts."""
+        self.carrier = self.emitter.carrier = Carrier(
+            emitter=self.emitter,
+            registrations=self.registrations,
+            lock=self.lock,
+            next_seq=self.seq,
+            clock=self.clock,
+        )
 
     # -- the emitter's questions
 
@@ -66,6 +81,8 @@ class Rank(RankBook):
     def replay(self) -> Iterator[Fact]:
         """The lock is held."""
         yield from self.registrations
+        if self.carrier is not None:
+            yield from self.carrier.replay()  # before the handshakes that make some of them void
         yield from facts.replay(self.table, now=self.clock())
 
     def handed_off(self, reply: HandedOff) -> None:
@@ -80,7 +97,7 @@ class Rank(RankBook):
             if life is not None and life.concluded:
                 life.settle(reply.endpoint, reply.seq)
 
-    def heard(self, reply: RoomEnded | RoomQuery | TokenizerJoined) -> None:
+    def heard(self, reply: Heard) -> None:
         match reply:
             case TokenizerJoined():
                 self.senderless.tokenizer_joined()
@@ -88,6 +105,9 @@ class Rank(RankBook):
                 self.senderless.judge(reply)
             case RoomQuery():
                 pass  # for tokenizer processes
+            case ParcelsTaken() | ParcelRefused():
+                if self.carrier is not None:
+                    self.carrier.heard(reply)
             case _:
                 assert_never(reply)
 
@@ -260,6 +280,7 @@ class Rank(RankBook):
                 "doubts": len(self.senderless.doubts),
                 "losses": asdict(self.table.losses) | {"registrations_evicted": self.registrations.evicted},
                 "faults": dict(FAULTS),
+                "parcels": {} if self.carrier is None else self.carrier.report(),
             }
 
     # -- the lock is held

@@ -20,6 +20,9 @@ class Registrations:
     def __iter__(self) -> Iterator[DecodeRegistered]:
         return iter(self._last.values())
 
+    def find(self, endpoint: DecodeEndpoint) -> DecodeRegistered | None:
+        return self._last.get(endpoint)
+
     def note(self, fact: DecodeRegistered) -> None:
         self._last[fact.endpoint] = fact
         self._last.move_to_end(fact.endpoint)

@@ -1,12 +1,13 @@
 """What the plugin reads from the environment, once, when sglang loads it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sidecar.errors import ConfigError
 
 MIN_RECORD_TTL_S = 300.0
+PUSHES = ("notices", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,7 @@ class Settings:
 
     `drain_timeout_s`: after it a room counts as undrained, and only a decode that holds its own pages is told.
     `record_ttl_s`: how long an ended room is remembered: max(bootstrap timeout, waiting timeout, 300).
+    `push`: what the sidecar pushes for prefill, its own notices or all status messages of stock as well.
     `decode_half`: where sglang decodes, more than the guard of its control thread.
     """
 
@@ -26,6 +28,7 @@ class Settings:
     record_ttl_s: float
     idle_exit_s: float
     decode_half: bool = True
+    push: str = "notices"
 
 
 def read_settings(environ: Mapping[str, str]) -> Settings:
@@ -43,6 +46,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         record_ttl_s=ttl,
         idle_exit_s=_seconds(environ, "PD_SIDECAR_IDLE_EXIT_S", 60.0),
         decode_half=_flag(environ, "PD_SIDECAR_DECODE_HALF", default=True),
+        push=_word(environ, "PD_SIDECAR_PUSH", PUSHES),
     )
 
 
@@ -60,6 +64,14 @@ def _flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text in {"0", "false", "no", "off"}:
         return False
     raise ConfigError(f"{name}={text!r} is neither on nor off: use 1 or 0")
+
+
+def _word(environ: Mapping[str, str], name: str, words: Sequence[str]) -> str:
+    """The first of `words` if nothing is said."""
+    text = environ.get(name, "").strip().lower() or words[0]
+    if text not in words:
+        raise ConfigError(f"{name}={text!r} is not known: use {' or '.join(words)}")
+    return text
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:

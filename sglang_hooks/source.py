@@ -1,9 +1,22 @@
 """What the emitter asks of whoever owns it: a prefill rank, or a tokenizer process."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from sidecar.model import Fact, HandedOff, Hello, RoomEnded, RoomQuery, Settled, TokenizerJoined
+from sidecar.model import (
+    Fact,
+    HandedOff,
+    Hello,
+    ParcelRefused,
+    ParcelsTaken,
+    RoomEnded,
+    RoomQuery,
+    Settled,
+    TokenizerJoined,
+)
+
+Heard: TypeAlias = RoomEnded | RoomQuery | TokenizerJoined | ParcelsTaken | ParcelRefused
+"""For some sources only."""
 
 
 class Source(Protocol):
@@ -18,4 +31,12 @@ class Source(Protocol):
 
     def settled(self, reply: Settled) -> None: ...
 
-    def heard(self, reply: RoomEnded | RoomQuery | TokenizerJoined) -> None: ...
+    def heard(self, reply: Heard) -> None: ...
+
+
+class Carrying(Protocol):
+    """What has given parcels, and has an eye on them."""
+
+    def look(self) -> None: ...
+
+    def stream_ended(self) -> None: ...

@@ -22,6 +22,10 @@ ROOM_LIMIT = 2**63
 TOKENIZER = "tokenizer"
 """Role of a prefill server's main process: it accepts or refuses a request before any rank sees it."""
 
+PARCEL_FRAMES_LIMIT = 8
+PARCEL_BYTES_LIMIT = 8192
+"""Of one parcel. sglang's own have three to five frames, and no more than a cause in them that can be long."""
+
 
 class TerminalStatus(enum.Enum):
     """The two ends of a life (sglang `KVPoll.Failed`, `KVPoll.Success`)."""
@@ -175,6 +179,21 @@ class RoomAnswered(Struct, frozen=True, array_like=True, tag="answered"):
     http_status: int
 
 
+class ParcelGiven(Struct, frozen=True, array_like=True, tag="parcel"):
+    """A status message that stock was about to push itself, for the sidecar to hand off in its place: its `frames` as
+    they are. `room` is what it speaks of, `session` what the endpoint had registered with.
+
+    `take_by_s` of the host's monotonic clock: whoever reads this later leaves it, the rank has it pushed by stock.
+    """
+
+    seq: int
+    room: int
+    endpoint: DecodeEndpoint
+    session: str
+    frames: tuple[bytes, ...]
+    take_by_s: float
+
+
 class Goodbye(Struct, frozen=True, array_like=True, tag="goodbye"):
     """The rank ends in order; the end of its stream is no news."""
 
@@ -192,6 +211,7 @@ Fact: TypeAlias = (
     | RoomRefused
     | RoomQueried
     | RoomAnswered
+    | ParcelGiven
 )
 Upward: TypeAlias = Hello | Fact
 
@@ -200,11 +220,13 @@ class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
     """Answer to a hello. A new `epoch` is a new sidecar: it knows nothing yet and is sent what still lives.
 
     `hears_refusals`: it takes the facts of a tokenizer process, which an older one would break the stream over.
+    `takes_parcels`: and ParcelGiven, likewise.
     """
 
     protocol: int
     epoch: str
     hears_refusals: bool = False
+    takes_parcels: bool = False
 
 
 class Accepted(Struct, frozen=True, array_like=True, tag="accepted"):
@@ -291,6 +313,21 @@ class RoomEnded(Struct, frozen=True, array_like=True, tag="ended"):
     http_status: int
 
 
+class ParcelsTaken(Struct, frozen=True, array_like=True, tag="parcels_taken"):
+    """Every parcel up to `seq` that was not refused is in the sidecar's care and has had its first attempt, if decode
+    was connected. `ended`: those that need no care any more, so that a successor need not have them."""
+
+    seq: int
+    ended: tuple[int, ...] = ()
+
+
+class ParcelRefused(Struct, frozen=True, array_like=True, tag="parcel_refused"):
+    """The rank has to have it pushed by stock."""
+
+    seq: int
+    reason: str
+
+
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
     """The stream is not served. `reason` says what was wrong and what to do; the stream is closed after it."""
 
@@ -298,6 +335,16 @@ class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
 
 
 SingleReply: TypeAlias = (
-    Welcome | Accepted | HandedOff | Settled | SiblingDied | Refusal | TokenizerJoined | RoomQuery | RoomEnded
+    Welcome
+    | Accepted
+    | HandedOff
+    | Settled
+    | SiblingDied
+    | Refusal
+    | TokenizerJoined
+    | RoomQuery
+    | RoomEnded
+    | ParcelsTaken
+    | ParcelRefused
 )
 Reply: TypeAlias = SingleReply | HandedOffBatch | SettledBatch

@@ -5,6 +5,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sidecar.core.owed import OwedNotice
+from sidecar.core.parcel import Parcel
 from sidecar.model import DecodeEndpoint, Hello, Reply
 
 
@@ -15,6 +16,13 @@ class SendNotices(Struct, frozen=True):
 
     endpoint: DecodeEndpoint
     offers: list[OwedNotice]
+
+
+class SendParcels(Struct, frozen=True):
+    """The same with messages of stock's own; the count goes back as `parcels_attempted`."""
+
+    endpoint: DecodeEndpoint
+    parcels: list[Parcel]
 
 
 class Connect(Struct, frozen=True):
@@ -56,4 +64,6 @@ class Retire(Struct, frozen=True):
     """Nobody has been connected for the stated time and nothing is owed: the process may end."""
 
 
-Action: TypeAlias = SendNotices | Connect | CloseEndpoint | SendReplies | CloseStream | RankJoined | RankLeft | Retire
+Action: TypeAlias = (
+    SendNotices | SendParcels | Connect | CloseEndpoint | SendReplies | CloseStream | RankJoined | RankLeft | Retire
+)

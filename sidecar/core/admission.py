@@ -17,6 +17,7 @@ from sidecar.model import (
     Fact,
     Goodbye,
     Hello,
+    ParcelGiven,
     RoomAnswered,
     RoomConcluded,
     RoomOpened,
@@ -101,6 +102,11 @@ def _queries(facts: list[RoomQueried]) -> list[RoomQueried]:
     return [fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT]
 
 
+def _parcels(facts: list[ParcelGiven]) -> list[ParcelGiven]:
+    """The rest is for `Parcels` to refuse: what is dropped here nobody would push."""
+    return [fact for fact in facts if fact.seq >= 0]
+
+
 def _words_of_tokenizers(facts: list[OfTokenizer]) -> list[OfTokenizer]:
     return [fact for fact in facts if fact.seq >= 0 and 0 <= fact.room < ROOM_LIMIT and len(fact.cause) <= TEXT_LIMIT]
 
@@ -116,5 +122,6 @@ PLAUSIBLE: dict[type[Fact], Callable[[list[Any]], list[Any]]] = {
     RoomRefused: _words_of_tokenizers,
     RoomQueried: _queries,
     RoomAnswered: _words_of_tokenizers,
+    ParcelGiven: _parcels,
 }
 """For each kind, those of some facts that an engine can have meant."""

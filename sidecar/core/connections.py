@@ -74,7 +74,7 @@ class Connections:
         """One that is owed nothing goes first; else one without a peer, whose notices wait for their next turn."""
         oldest = list(islice(self._opened.values(), _SEARCH))
         for queue in oldest:
-            if queue.is_empty:
+            if queue.is_spare:
                 self.forget(queue, "limit")
                 return True
         for queue in oldest:

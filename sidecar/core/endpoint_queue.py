@@ -26,6 +26,7 @@ class EndpointQueue:
     `trust_until`: until then a connection may come up that makes what was taken over handed off.
     `session` is the last one that a rank has heard of, `heard_at` when. Before `watched_from` another process may have
     taken the endpoint's port without our knowing.
+    `parcels`: how many of stock's own messages wait for this connection or for its staying up (`parcels.py`).
     `is_due` and `wake_at` are the outbox's notes: that it offers from this queue next, and when it looks here again.
     """
 
@@ -36,6 +37,7 @@ class EndpointQueue:
         "has_been_up",
         "heard_at",
         "is_due",
+        "parcels",
         "pending",
         "refusals",
         "retry_at",
@@ -62,8 +64,14 @@ class EndpointQueue:
         self.used_at = now
         self.session: str | None = None
         self.heard_at = self.watched_from = now
+        self.parcels = 0
         self.is_due = False
         self.wake_at: float | None = None
+
+    @property
+    def is_spare(self) -> bool:
+        """Nobody needs the connection now."""
+        return self.is_empty and not self.parcels
 
     def __len__(self) -> int:
         return len(self.pending) + len(self.handed_off) + len(self.taken_over)
@@ -206,7 +214,7 @@ class EndpointQueue:
 
     def next_deadline(self, *, settle_after_s: float, idle_close_s: float) -> float | None:
         if self.is_empty:
-            return self.idle_until(idle_close_s)
+            return None if self.parcels else self.idle_until(idle_close_s)
         at: float | None = None
         if self.handed_off:
             at = max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from sidecar.core.parcel_lane import ParcelLimits
+
 
 class RoomLimits(Struct, frozen=True, kw_only=True):
     records: int = 4096
@@ -32,6 +34,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     rooms: RoomLimits = RoomLimits()
     outbox: OutboxLimits = OutboxLimits()
+    parcels: ParcelLimits = ParcelLimits()
     retry_first_s: float = 0.02
     retry_cap_s: float = 5.0
     idle_exit_s: float = 0.0

@@ -1,7 +1,7 @@
 """The one door of the core: facts and outcomes in, actions and one deadline out. The rules are in the parts.
 
-Feed it (`receive`, `stream_closed`, `handed_off`, `refused`, `endpoint_up`, `endpoint_down`, `handle_timer`), then
-collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
+Feed it (`receive`, `stream_closed`, `attempted`, `parcels_attempted`, `endpoint_up`, `endpoint_down`, `handle_timer`),
+then collect `take_actions` until it is empty, then arm a timer for `next_deadline`.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,16 @@ from itertools import groupby
 from typing import cast
 
 from sidecar.core.acks import Acknowledgements
-from sidecar.core.actions import Action, CloseStream, RankJoined, RankLeft, Retire, SendNotices, SendReplies
+from sidecar.core.actions import (
+    Action,
+    CloseStream,
+    RankJoined,
+    RankLeft,
+    Retire,
+    SendNotices,
+    SendParcels,
+    SendReplies,
+)
 from sidecar.core.admission import PLAUSIBLE, unwelcome
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.deadlines import earliest
@@ -20,6 +29,7 @@ from sidecar.core.lifeline import DEATH_CAUSE, Lifeline
 from sidecar.core.limits import Limits
 from sidecar.core.outbox import Outbox
 from sidecar.core.owed import OwedNotice
+from sidecar.core.parcels import Parcels
 from sidecar.core.ranks import Rank, RankTable
 from sidecar.core.refusals import Refusals
 from sidecar.core.room import Reaffirm, Room
@@ -32,6 +42,7 @@ from sidecar.model import (
     DecodeEndpoint,
     Fact,
     Hello,
+    ParcelGiven,
     Refusal,
     Reply,
     RoomConcluded,
@@ -53,6 +64,13 @@ class Notifier:
         self.rooms = RoomTable(limits=limits.rooms, stats=self.stats)
         schedule = RetrySchedule(first_s=limits.retry_first_s, cap_s=limits.retry_cap_s, jitter=jitter)
         self.outbox = Outbox(limits=limits.outbox, schedule=schedule, stats=self.stats)
+        self.parcels = Parcels(
+            outbox=self.outbox,
+            limits=limits.parcels,
+            settle_after_s=limits.outbox.settle_after_s,
+            schedule=schedule,
+            stats=self.stats,
+        )
         self.ranks = RankTable()
         self.dialects = Dialects(self.ranks, decode_sglang=limits.decode_sglang)
         self._intake = Intake(
@@ -64,7 +82,7 @@ class Notifier:
             on_reaffirm=self._reaffirm,
         )
         self.refusals = Refusals(ranks=self.ranks, replies_to=self._replies_to, stats=self.stats)
-        self._rules = self._intake.rules | self.refusals.rules
+        self._rules = self._intake.rules | self.refusals.rules | {ParcelGiven: self.parcels.give}
         self.lifeline = Lifeline(grace_s=limits.death_grace_s, is_held=self._is_held)
         self._actions: list[Action] = []
         self._replies: dict[int, list[Reply]] = {}
@@ -78,13 +96,14 @@ class Notifier:
     @property
     def is_idle(self) -> bool:
         """Nothing waits to be handed off, or for the grace of a death. What was handed off may still be unsettled."""
-        return self.outbox.pending == 0 and self.lifeline.next_deadline() is None
+        return self.outbox.pending == 0 and self.parcels.pending == 0 and self.lifeline.next_deadline() is None
 
     def change_limits(self, limits: Limits) -> None:
         """Of a running sidecar. Retry curve, graces and backends stay as they are."""
         self._limits = limits
         self.rooms.change_limits(limits.rooms)
         self.outbox.change_limits(limits.outbox)
+        self.parcels.settle_after_s = limits.outbox.settle_after_s
         self.dialects.decode_sglang = limits.decode_sglang
 
     def lives_of(self, room: int) -> list[Room]:
@@ -143,11 +162,16 @@ class Notifier:
         self.outbox.attempted(tried.endpoint, tried.offers, handed_off, now)
         self._settle_ended()
 
+    def parcels_attempted(self, tried: SendParcels, handed_off: int, now: float) -> None:
+        self.parcels.attempted(tried, handed_off, now)
+
     def endpoint_up(self, endpoint: DecodeEndpoint, now: float) -> None:
         self.outbox.endpoint_up(endpoint, now)
+        self.parcels.endpoint_up(endpoint, now)
 
     def endpoint_down(self, endpoint: DecodeEndpoint, now: float) -> None:
         self.outbox.endpoint_down(endpoint, now)
+        self.parcels.endpoint_down(endpoint, now)
 
     def stalled(self, now: float) -> None:
         """This process stood still until now: what stayed up meanwhile proves nothing."""
@@ -158,6 +182,7 @@ class Notifier:
     def handle_timer(self, now: float) -> None:
         self._acks.handle_timer(now)
         self.outbox.handle_timer(now)
+        self.parcels.handle_timer(now)
         self._tell_orphans(now)
         self._settle_ended()
         self.rooms.handle_timer(now)
@@ -169,18 +194,22 @@ class Notifier:
     def begin_shutdown(self, now: float) -> None:
         self._is_ending = True
         self.outbox.hurry(now)
+        self.parcels.hurry(now)
 
     def next_deadline(self) -> float | None:
-        rooms, outbox = self.rooms.next_deadline(), self.outbox.next_deadline()
-        return earliest((rooms, outbox, self.lifeline.next_deadline(), self._acks.next_deadline(), self._retire_at()))
+        parts = (self.rooms, self.outbox, self.parcels, self.lifeline, self._acks)
+        return earliest((*[part.next_deadline() for part in parts], self._retire_at()))
 
     def take_actions(self) -> list[Action]:
         """Decode's side first: replies to ranks are in no hurry, and each one wakes a process that wants the CPU."""
         self._report_hand_offs()
         for rank, accepted in self._acks.take(self.ranks.connected):
             self._replies_to(rank.hello.process).append(accepted)
+        for process, theirs in self.parcels.take_replies():
+            self._replies_to(process).extend(theirs)
         replies: list[Action] = [SendReplies(stream, messages) for stream, messages in self._replies.items()]
-        actions: list[Action] = [*self.outbox.take_actions(), *replies, *self._actions]
+        parcels = self.parcels.take_actions()
+        actions: list[Action] = [*parcels, *self.outbox.take_actions(), *replies, *self._actions]
         self._actions, self._replies = [], {}
         return actions
 
@@ -210,7 +239,8 @@ class Notifier:
             self.rooms.forget_open(surplus.hello.process)
         self.stats.ranks_joined += 1
         self._quiet_since = None
-        self._replies.setdefault(stream, []).append(Welcome(PROTOCOL, self.epoch, hears_refusals=True))
+        welcome = Welcome(PROTOCOL, self.epoch, hears_refusals=True, takes_parcels=True)
+        self._replies.setdefault(stream, []).append(welcome)
         self.refusals.greet(rank, now)
         self._actions.append(RankJoined(hello, is_back=known is not None))
 
@@ -228,6 +258,7 @@ class Notifier:
         believed = PLAUSIBLE[kind](facts)
         stats.facts_implausible += len(facts) - len(believed)
         self._rules[kind](rank, believed, replayed, now)
+        self.parcels.hear(rank, kind, believed, now)
         self._tell_orphans(now)
         self._settle_ended()
 
@@ -280,7 +311,7 @@ class Notifier:
         return self._replies.setdefault(rank.stream, [])
 
     def _note_quiet(self, now: float) -> None:
-        if self.ranks.connected or len(self.outbox) or len(self.lifeline):
+        if self.ranks.connected or len(self.outbox) or len(self.parcels) or len(self.lifeline):
             self._quiet_since = None
         elif self._quiet_since is None:
             self._quiet_since = now

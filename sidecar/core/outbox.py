@@ -87,12 +87,21 @@ class Outbox:
 
     def expect(self, endpoint: DecodeEndpoint, session: str, now: float) -> None:
         """A handshake: the endpoint may soon be owed something, and a connection that is up makes that quick."""
+        self.reach(endpoint, now).hear(session, now)
+
+    def reach(self, endpoint: DecodeEndpoint, now: float) -> EndpointQueue:
+        """With a connection, or ABSENT and not known any more: there is no socket for it."""
         queue = self._connections.find(endpoint, now)
-        queue.hear(session, now)
-        if queue.connection is Connection.ABSENT and queue.retry_at is None:
+        if queue.connection is Connection.ABSENT and (queue.retry_at is None or queue.retry_at <= now):
             self._turns.open(queue, now)
-        if queue.connection is Connection.ABSENT and queue.is_empty:
+        if queue.connection is Connection.ABSENT and queue.is_spare:
             self._connections.forget(queue, "limit")
+        return queue
+
+    def release(self, queue: EndpointQueue, now: float) -> None:
+        """Its last parcel has ended: it may be closed when idle."""
+        queue.used_at = now
+        self._turns.wake(queue)
 
     def owe(self, owed: OwedNotice, *, is_news: bool, now: float) -> bool:
         """Whether it was not owed before. Owed already: nothing, except that news of a handed off one makes it pending
@@ -267,7 +276,7 @@ class Outbox:
             self.hand_offs.take_back(queue.make_all_pending())
             self._turns.serve(queue, now)
         self._turns.retry_if_due(queue, now)
-        if queue.is_empty and queue.idle_until(self._limits.idle_close_s) <= now:
+        if queue.is_spare and queue.idle_until(self._limits.idle_close_s) <= now:
             self._connections.forget(queue, "idle")
             return
         self._turns.wake(queue)

@@ -70,5 +70,10 @@ class Stats:
     endpoint_ups: int = 0
     reconnects: int = 0
     endpoint_downs: int = 0
+    parcels_taken: int = 0
+    parcels_refused: Counter[str] = dataclasses.field(default_factory=Counter)
+    parcels_handed_off: int = 0
+    parcels_handed_off_again: int = 0
+    parcels_ended: Counter[str] = dataclasses.field(default_factory=Counter)
     owed_to_hand_off: Histogram = dataclasses.field(default_factory=Histogram)
     owed_to_settled: Histogram = dataclasses.field(default_factory=Histogram)

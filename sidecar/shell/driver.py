@@ -16,6 +16,7 @@ from sidecar.core.actions import (
     RankLeft,
     Retire,
     SendNotices,
+    SendParcels,
     SendReplies,
 )
 from sidecar.core.notifier import Notifier
@@ -38,6 +39,9 @@ class Push(Protocol):
         """How many were handed off, from the first on. The next one was refused, the rest not tried. Never waits, never
         raises for what the endpoint is or does.
         """
+
+    def carry(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
+        """The same with messages whose frames are given."""
 
     def close(self, endpoint: DecodeEndpoint) -> None: ...
 
@@ -151,7 +155,7 @@ class Driver:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case SendNotices():
+            case SendNotices() | SendParcels():
                 self._send(action)
             case SendReplies():
                 self._streams.write(action.stream, action.messages)
@@ -168,7 +172,14 @@ class Driver:
             case _:
                 assert_never(action)
 
-    def _send(self, action: SendNotices) -> None:
+    def _send(self, action: SendNotices | SendParcels) -> None:
+        if isinstance(action, SendNotices):
+            self._send_notices(action)
+            return
+        handed_off = self._push.carry(action.endpoint, [parcel.frames for parcel in action.parcels])
+        self.notifier.parcels_attempted(action, handed_off, self._clock())
+
+    def _send_notices(self, action: SendNotices) -> None:
         handed_off = self._push.offer(action.endpoint, action.offers)
         if is_debugging():
             for number, owed in enumerate(action.offers[: handed_off + 1]):

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from sidecar.core.endpoint_queue import Connection
 from sidecar.core.keys import Outcome, Untold
 from sidecar.core.notifier import Notifier
+from sidecar.core.parcel import ParcelOutcome, ParcelRefusal
 from sidecar.core.stats import BUCKETS_S, Histogram
 from sidecar.model import PROTOCOL, TOKENIZER, Fact, Form, Hello
 from sidecar.shell.descriptors import DescriptorBudget
@@ -82,6 +83,7 @@ class SidecarCollector(Collector):
         yield from self._facts()
         yield from self._rooms()
         yield from self._notices()
+        yield from self._parcels()
         yield from self._connections()
         yield from self._ranks()
         yield from self._process()
@@ -149,6 +151,19 @@ class SidecarCollector(Collector):
         yield _gauge("owed_oldest_age_seconds", "Age of the notice owed longest.", age_s)
         yield _histogram("owed_to_hand_off_seconds", "From owed to the first hand-off.", stats.owed_to_hand_off)
         yield _histogram("owed_to_settled_seconds", "From owed to settled.", stats.owed_to_settled)
+
+    def _parcels(self) -> Iterator[Metric]:
+        parcels, stats = self._notifier.parcels, self._notifier.stats
+        yield _counter("parcels_taken", "Messages of stock's own taken to be carried.", stats.parcels_taken)
+        reasons = {**dict.fromkeys((reason.value for reason in ParcelRefusal), 0), **stats.parcels_refused}
+        yield _by_label("parcels_refused", "Such messages left to stock.", "reason", reasons)
+        yield _counter("parcels_handed_off", "Hand-offs of such messages.", stats.parcels_handed_off)
+        again = "Hand-offs after the first of such a message."
+        yield _counter("parcels_handed_off_again", again, stats.parcels_handed_off_again)
+        outcomes = {**dict.fromkeys((outcome.value for outcome in ParcelOutcome), 0), **stats.parcels_ended}
+        yield _by_label("parcels_ended", "Such messages by how they ended.", "outcome", outcomes)
+        yield _gauge("parcels", "Such messages in care.", len(parcels))
+        yield _gauge("parcels_pending", "Such messages not handed off.", parcels.pending)
 
     def _connections(self) -> Iterator[Metric]:
         stats = self._notifier.stats

@@ -85,14 +85,20 @@ class PushPool:
             self._lookups[endpoint] = self._loop.create_task(self._look_up(endpoint, host))
 
     def offer(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice]) -> int:
+        return self._hand_off(endpoint, [failed_frames(owed.notice, owed.form) for owed in offers])
+
+    def carry(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
+        return self._hand_off(endpoint, messages)
+
+    def _hand_off(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
         link = self._links.get(endpoint)
         if link is None:
             self.connect(endpoint)
             return 0
         handed_off, send = 0, link.send
         try:
-            for owed in offers:
-                send(failed_frames(owed.notice, owed.form))
+            for frames in messages:
+                send(frames)
                 handed_off += 1
         except zmq.Again:
             return handed_off

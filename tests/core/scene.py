@@ -3,10 +3,11 @@
 from collections import defaultdict
 from typing import TypeVar
 
-from sidecar.core.actions import Action, CloseEndpoint, Connect, SendNotices, SendReplies
+from sidecar.core.actions import Action, CloseEndpoint, Connect, SendNotices, SendParcels, SendReplies
 from sidecar.core.keys import LifeKey, NoticeKey
 from sidecar.core.limits import Limits, OutboxLimits, RoomLimits
 from sidecar.core.notifier import Notifier
+from sidecar.core.parcel_lane import ParcelLimits
 from sidecar.model import (
     PROTOCOL,
     DecodeAborted,
@@ -19,6 +20,7 @@ from sidecar.model import (
     Goodbye,
     Hello,
     Notice,
+    ParcelGiven,
     Reply,
     RoomConcluded,
     RoomOpened,
@@ -76,6 +78,7 @@ class Scene:
         *,
         rooms: RoomLimits | None = None,
         outbox: OutboxLimits | None = None,
+        parcels: ParcelLimits | None = None,
         idle_exit_s: float = 0.0,
         ack_delay_s: float = 0.0,
         decode_sglang: str = "",
@@ -83,6 +86,7 @@ class Scene:
         limits = Limits(
             rooms=rooms or RoomLimits(),
             outbox=outbox or OutboxLimits(),
+            parcels=parcels or ParcelLimits(),
             idle_exit_s=idle_exit_s,
             ack_delay_s=ack_delay_s,
             decode_sglang=decode_sglang,
@@ -96,6 +100,7 @@ class Scene:
         self.sent: list[tuple[DecodeEndpoint, Notice]] = []
         self.sent_keys: list[NoticeKey] = []
         self.forms: list[Form] = []
+        self.carried: list[tuple[DecodeEndpoint, tuple[bytes, ...]]] = []
         self.replies: dict[int, list[Reply]] = defaultdict(list)
         self.reply_frames = 0
         self.others: list[Action] = []
@@ -180,6 +185,13 @@ class Scene:
         """As sglang 0.5.18 does with Mooncake, unless said otherwise."""
         return self.tell(DecodeRegistered(self.seq(process), endpoint, session, frames, decode_half), process)
 
+    def gives(
+        self, room: int, endpoint: DecodeEndpoint, *, process: str = "p", session: str = "s", status: int = 4
+    ) -> ParcelGiven:
+        """A status that stock would push: Success, unless said otherwise."""
+        frames = (b"%d" % room, b"%d" % status, b"0")
+        return self.tell(ParcelGiven(self.seq(process), room, endpoint, session, frames, self.now + 0.15), process)
+
     def goodbye(self, process: str = "p") -> Goodbye:
         return self.tell(Goodbye(self.seq(process)), process)
 
@@ -229,6 +241,8 @@ class Scene:
                 self.up.discard(endpoint)
             case SendNotices():
                 self._send(action)
+            case SendParcels():
+                self._carry(action)
             case SendReplies(stream, messages):
                 self.reply_frames += len(messages)
                 self.replies[stream] += singly(messages)
@@ -242,6 +256,12 @@ class Scene:
         self.sent_keys += [owed.key for owed in taken]
         self.forms += [owed.form for owed in taken]
         self.notifier.attempted(action, len(taken), self.now)
+
+    def _carry(self, action: SendParcels) -> None:
+        takes = action.endpoint in self.up and action.endpoint not in self.full
+        taken = action.parcels if takes else []
+        self.carried += [(action.endpoint, parcel.frames) for parcel in taken]
+        self.notifier.parcels_attempted(action, len(taken), self.now)
 
     def _come_up(self, endpoint: DecodeEndpoint) -> None:
         if endpoint in self.open & self.alive and endpoint not in self.up:

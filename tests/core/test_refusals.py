@@ -136,7 +136,7 @@ def test_a_tokenizer_process_that_comes_later_is_made_known_to_its_ranks() -> No
     scene.join(DOOR, door_hello())
 
     assert heard(scene) == [TokenizerJoined()]
-    assert scene.replies[scene.streams[DOOR]] == [Welcome(1, "first", hears_refusals=True)]
+    assert scene.replies[scene.streams[DOOR]] == [Welcome(1, "first", hears_refusals=True, takes_parcels=True)]
 
 
 def test_the_death_of_a_tokenizer_process_ends_no_request(scene: Scene) -> None:

@@ -26,7 +26,7 @@ def test_a_hello_is_welcomed_with_the_epoch() -> None:
     scene = Scene()
     stream = scene.join()
 
-    assert scene.replies[stream] == [Welcome(PROTOCOL, "first", hears_refusals=True)]
+    assert scene.replies[stream] == [Welcome(PROTOCOL, "first", hears_refusals=True, takes_parcels=True)]
     assert scene.others == [RankJoined(hello(), is_back=False)]
 
 
@@ -35,7 +35,7 @@ def test_facts_are_acknowledged_once_for_each_batch(scene: Scene) -> None:
         scene.notifier.receive(1, [RoomOpened(scene.seq(), room, 1)], scene.now)
     scene.pump()
 
-    assert scene.replies[1] == [Welcome(PROTOCOL, "first", hears_refusals=True), Accepted(3)]
+    assert scene.replies[1] == [Welcome(PROTOCOL, "first", hears_refusals=True, takes_parcels=True), Accepted(3)]
 
 
 def test_acknowledgements_wait_for_company() -> None:

@@ -35,11 +35,11 @@ LIMIT_S = 10.0
 POLL_MS = 50
 
 
-def installed_plugin(*, drain_timeout_s: float = 30.0) -> Plugin:
-    """Through sglang's registry, once for the process; no stream is ever opened."""
+def installed_plugin(*, drain_timeout_s: float = 30.0, settings: Settings | None = None) -> Plugin:
+    """Through sglang's registry, once for the process; no stream is ever opened, unless `settings` say where."""
     findings = survey()
     assert findings.parts is not None, findings.missing
-    settings = Settings(
+    settings = settings or Settings(
         disabled=False,
         socket="/nonexistent/s.sock",
         embedded=False,

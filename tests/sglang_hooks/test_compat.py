@@ -1,6 +1,6 @@
 """What the plugin makes of a function that it finds at a hook point, and of points in each other's place."""
 
-from sglang_hooks.compat import FOUND, judge, verdict_on
+from sglang_hooks.compat import FOUND, is_complete, judge, verdict_on
 from sglang_hooks.hook_points import HOOK_POINTS, HookPoint
 
 NO_NAMES = frozenset[str]()
@@ -42,3 +42,11 @@ def test_of_points_with_one_purpose_one_is_enough_and_none_is_not() -> None:
 
 def test_a_point_without_another_in_its_place_stays_missing() -> None:
     assert judge(all_found() | {"queue_put": "it is missing"})["queue_put"] == "it is missing"
+
+
+def test_what_is_optional_may_be_missing_and_is_named() -> None:
+    verdicts = all_found() | {"send_multipart": "it is missing"}
+
+    assert is_complete(verdicts)
+    assert not is_complete(verdicts | {"abort_request": "it is missing"})
+    assert judge(verdicts)["send_multipart"] == "it is missing"

@@ -38,6 +38,7 @@ def test_one_variable_switches_all_off(text: str) -> None:
         ("PD_SIDECAR_DRAIN_TIMEOUT", "soon"),
         ("PD_SIDECAR_DRAIN_TIMEOUT", "-1"),
         ("PD_SIDECAR_IDLE_EXIT_S", "inf"),
+        ("PD_SIDECAR_PUSH", "some"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(name: str, text: str) -> None:
@@ -48,3 +49,8 @@ def test_a_setting_that_cannot_work_is_named(name: str, text: str) -> None:
 def test_the_decode_half_can_be_left_out() -> None:
     assert read_settings({}).decode_half
     assert not read_settings({"PD_SIDECAR_DECODE_HALF": "0"}).decode_half
+
+
+def test_stock_pushes_its_own_statuses_unless_asked_otherwise() -> None:
+    assert read_settings({}).push == "notices"
+    assert read_settings({"PD_SIDECAR_PUSH": " ALL"}).push == "all"

@@ -32,6 +32,9 @@ class RecordingPush:
         self.tried.set()
         return len(offers) if self.takes else 0
 
+    def carry(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
+        return len(messages) if self.takes else 0
+
     def close(self, endpoint: DecodeEndpoint) -> None:
         self.closed.append(endpoint)
 

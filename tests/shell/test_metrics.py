@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 
 from sidecar.core.keys import Outcome, Untold
 from sidecar.core.notifier import Notifier
+from sidecar.core.parcel import ParcelOutcome, ParcelRefusal
 from sidecar.model import DecodeEndpoint, Fact, Form
 from sidecar.shell.metrics import BACKENDS, ENGINE_TYPES, OTHER
 from tests.core.scene import E1, Scene, hello
@@ -58,6 +59,11 @@ COUNTERS: dict[str, dict[str, set[str]]] = {
     "hand_offs_again": {},
     "hand_offs_by_form": {"form": {form.value for form in Form}},
     "refusals": {},
+    "parcels_taken": {},
+    "parcels_refused": {"reason": {reason.value for reason in ParcelRefusal}},
+    "parcels_handed_off": {},
+    "parcels_handed_off_again": {},
+    "parcels_ended": {"outcome": {outcome.value for outcome in ParcelOutcome}},
     "connections_opened": {},
     "connections_closed": {"reason": {"limit", "idle"}},
     "connections_over_limit": {},
@@ -83,6 +89,8 @@ GAUGES: dict[str, dict[str, set[str]]] = {
     "owed": {},
     "owed_pending": {},
     "owed_oldest_age_seconds": {},
+    "parcels": {},
+    "parcels_pending": {},
     "endpoints": {"connection": {"absent", "down", "up"}},
     "sockets": {},
     "ranks": RANK | {"backend": {*BACKENDS, OTHER}},

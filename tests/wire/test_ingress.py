@@ -21,6 +21,9 @@ from sidecar.model import (
     HandedOff,
     HandedOffBatch,
     Hello,
+    ParcelGiven,
+    ParcelRefused,
+    ParcelsTaken,
     Refusal,
     RoomAnswered,
     RoomConcluded,
@@ -76,11 +79,14 @@ facts = st.one_of(
     st.builds(DecodeAborted, numbers, numbers, numbers, endpoints),
     st.builds(DecodeAcknowledged, numbers, numbers, numbers, endpoints),
     st.builds(DecodeRegistered, numbers, endpoints, texts, small, texts),
+    st.builds(ParcelGiven, numbers, numbers, endpoints, texts, st.lists(st.binary()).map(tuple), seconds),
     st.builds(Goodbye, numbers),
 )
 answered = st.lists(st.tuples(numbers, numbers, endpoints, numbers), max_size=3)
 replies = st.one_of(
-    st.builds(Welcome, small, texts, st.booleans()),
+    st.builds(Welcome, small, texts, st.booleans(), st.booleans()),
+    st.builds(ParcelsTaken, numbers, st.lists(numbers).map(tuple)),
+    st.builds(ParcelRefused, numbers, texts),
     st.builds(Accepted, numbers),
     st.builds(Settled, numbers, numbers, endpoints, numbers),
     st.builds(HandedOff, numbers, numbers, endpoints, numbers, st.booleans()),
@@ -344,12 +350,13 @@ class TestRefusalsAcrossVersions:
 
         assert isinstance(welcome, Welcome)
         assert not welcome.hears_refusals
+        assert not welcome.takes_parcels
 
     def test_an_older_rank_skips_what_a_newer_sidecar_says_more(self) -> None:
         class OlderWelcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
             protocol: int
             epoch: str
 
-        newer = encode(Welcome(PROTOCOL, "epoch", hears_refusals=True))
+        newer = encode(Welcome(PROTOCOL, "epoch", hears_refusals=True, takes_parcels=True))
 
         assert msgspec.msgpack.decode(newer[4:], type=OlderWelcome) == OlderWelcome(PROTOCOL, "epoch")
