@@ -131,3 +131,17 @@ def test_memory_follows_the_things_that_live() -> None:
 
     assert len(expiries) <= 200
     assert expiries.pop_due(2e6) == living
+
+
+def test_things_over_behind_one_that_lives_are_swept() -> None:
+    expiries: Expiries[Thing] = Expiries()
+    first = Thing(1.0)
+    things = [Thing(2.0 + number) for number in range(1_000)]
+    for thing in (first, *things):
+        expiries.add(thing)
+    for thing in things[:-1]:
+        thing.is_over = True
+        expiries.note_over()
+
+    assert len(expiries) <= 200
+    assert expiries.pop_due(2_000.0) == [first, things[-1]]
