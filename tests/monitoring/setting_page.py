@@ -73,6 +73,9 @@ PLUGIN_VARIABLES = {
         "decode_half",
         "Off: where sglang decodes, only the guard of its control port. See [the decode half](decode-half.md).",
     ),
+    "PD_SIDECAR_PUSH": PluginVariable(
+        "push", "`all`: the sidecar also pushes stock's own status messages. See [pushes](push.md)."
+    ),
     "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": PluginVariable(
         "record_ttl_s", "sglang's own. An ended room is remembered for the longest of this, the next one and 300 s."
     ),
@@ -121,6 +124,8 @@ def _usual(usual: Settings, field: str) -> str:
     value: object = getattr(usual, field)
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, str) and field != "socket":
+        return f"`{value}`"
     return "`/tmp/pd-sidecar-UID/sidecar.sock`" if field == "socket" else f"`{value:g}`"
 
 

@@ -17,7 +17,7 @@ from tests.monitoring.rules import REPO, RUNBOOKS
 from tests.monitoring.setting_page import PLUGIN_VARIABLES, Asked
 
 COMMAND = re.compile(r"`(?:kubectl exec .* -- )?pd-sidecar ([a-z]+)((?: --?[a-z-]+)*)")
-OTHER_VALUES = ("0", "7", "1000", "1", "/elsewhere")
+OTHER_VALUES = ("0", "7", "1000", "1", "/elsewhere", "all")
 
 
 def test_what_is_made_from_code_is_up_to_date() -> None:
