@@ -131,3 +131,17 @@ def test_memory_follows_the_things_that_live() -> None:
 
     assert len(expiries) <= 200
     assert expiries.pop_due(2e6) == living
+
+
+def test_memory_follows_the_things_that_live_though_the_first_lives_longest() -> None:
+    expiries: Expiries[Thing] = Expiries()
+    first = Thing(10.0)
+    expiries.add(first)
+    for number in range(1000):
+        thing = Thing(20.0 + number)
+        expiries.add(thing)
+        thing.is_over = True
+        expiries.note_over()
+
+    assert len(expiries) <= 200
+    assert expiries.first() is first
