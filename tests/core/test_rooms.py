@@ -153,3 +153,14 @@ def test_an_unknown_life_ends_though_it_pushes_out_the_only_other_one_of_its_roo
     scene.handshake(1, 2, E1)
 
     assert scene.told() == [(E1, 1)]
+
+
+def test_a_life_that_expires_takes_no_newer_one_of_its_room_along() -> None:
+    scene = Scene()
+    scene.join()
+    scene.opened(1, 1)
+    scene.failed(1, 1)
+    scene.opened(1, 2)
+    scene.advance(TTL_S + 1.0)
+
+    assert [room.key.life for room in scene.notifier.lives_of(1)] == [2]

@@ -100,3 +100,17 @@ def test_what_settles_at_many_endpoints_at_once_is_one_reply() -> None:
     scene.advance(2.0)
 
     assert (between - before, scene.reply_frames - between) == (1, 1)
+
+
+def test_what_settles_for_a_rank_that_is_forgotten_is_told_nobody() -> None:
+    scene = Scene()
+    scene.join("p")
+    scene.handshake(1, 1, E1)
+    scene.failed(1, 1)
+    scene.leave("p")
+    for number in range(RANK_LIMIT):
+        scene.join(f"q{number}")
+    scene.advance(6.0)
+
+    assert scene.notifier.ranks.of("p") is None
+    assert scene.ended() == {"held_up": 1}
