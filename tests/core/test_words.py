@@ -72,21 +72,6 @@ def test_each_rank_hears_of_its_own_rooms_only() -> None:
     assert scene.settled("q") == [Settled(1, 1, E1)]
 
 
-def test_a_rank_that_is_forgotten_is_told_nothing() -> None:
-    scene = Scene()
-    stream = scene.join("p")
-    scene.handshake(1, 1, E1)
-    scene.failed(1, 1)
-    scene.leave("p")
-    for number in range(RANK_LIMIT):
-        scene.join(f"q{number}")
-    scene.advance(6.0)
-
-    assert scene.notifier.ranks.of("p") is None
-    assert scene.ended() == {"held_up": 1}
-    assert not [reply for reply in scene.replies[stream] if isinstance(reply, Settled | SettledBatch)]
-
-
 def test_what_settles_at_many_endpoints_at_once_is_one_reply() -> None:
     """Guards against a write, and a wake-up of the rank, for each endpoint."""
     scene = Scene()
