@@ -98,8 +98,10 @@ class Sidecar(Actor):
     def _is_served(self) -> bool:
         if self.process.poll() is not None:
             raise AssertionError(f"the sidecar ended with {self.process.returncode}")
-        with socket_module.socket(socket_module.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
+        host, _, port = self._url.removeprefix("http://").rpartition(":")
+        with socket_module.socket(socket_module.AF_UNIX) as probe, socket_module.socket() as admin:
+            is_served = probe.connect_ex(str(self.socket)) == 0
+            return is_served and admin.connect_ex((host, int(port))) == 0  # ranks are served first
 
 
 class Rank(Actor):

@@ -24,7 +24,7 @@ from sidecar.wire.ingress import encode, encode_all
 from tests.faults.actors import Actor, Stage
 from tests.faults.ledger import LIMIT_S, Book, until
 
-STORM, LONGER_STORM = 12_000, 30_000
+STORM, LONGER_STORM, LONGEST_STORM = 12_000, 30_000, 60_000
 PER_ENDPOINT, OPEN_ROOMS = 8_192, 65_536
 RANK_LIMIT_MB, SIDECAR_LIMIT_MB = 80.0, 100.0
 """What a storm may add to a process. Records, tombstones and notices have their place in it, and are no leak."""
@@ -104,17 +104,17 @@ def test_notices_for_an_endpoint_that_is_dead_or_frozen(stage: Stage, book: Book
 
 def test_replies_for_a_rank_that_does_not_read(stage: Stage, book: Book) -> None:
     """What it can do without is not written to it, and its stream stays."""
-    sidecar = stage.sidecar("--settle-after-s", "1")
-    decode, rank = stage.decode(4), stage.rank()
+    sidecar = stage.sidecar("--settle-after-s", "6")  # what is said when it settles is said to a stopped rank
+    decode, rank = stage.decode(8), stage.rank()
     grown = Grown(sidecar)
-    rank.give_up(range(LONGER_STORM), decode)
+    rank.give_up(range(LONGEST_STORM), decode)
     until(lambda: rank.do("has_said_all"), "the sidecar does not take all")
     with rank.stopped():
         stage.ledger.wait_for()
         sidecar.settles()
         grown_mb = grown.mb()
         spared = int(sidecar.metric("replies_spared_total"))
-    rank.give_up(range(LONGER_STORM, LONGER_STORM + 100), decode)
+    rank.give_up(range(LONGEST_STORM, LONGEST_STORM + 100), decode)
     stage.ledger.wait_for()
 
     assert spared > 0
@@ -153,6 +153,7 @@ def test_endpoints_without_end(stage: Stage, book: Book) -> None:
             stream.sendall(encode_all(failed_rooms(range(first, first + 1_000))))
         until(lambda: sidecar.metric("notices_owed_total") == count, "not all have come")
         over = int(sidecar.metric("connections_over_limit_total"))
+        over += int(sidecar.metric("connections_closed_total", reason="limit"))
         grown_mb = grown.mb()
 
     assert over > 0
