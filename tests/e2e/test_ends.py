@@ -30,12 +30,12 @@ SMALL_CHUNKS = {"args": ("--chunked-prefill-size", "256")}
 Small chunks take long, so requests are shorter there."""
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {
-    "overlap": {},
     "no-overlap": {"overlap": False},
     "tp2": TWO_AND_TWO,
     "pp2": {"prefill": {"pp": 2}},
 }
 MORE_TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "overlap": {},
     "tp2-no-overlap": TWO_AND_TWO | {"overlap": False},
     "tp2-to-tp1": {"prefill": {"tp": 2} | SMALL_CHUNKS},
     "tp1-to-tp2": {"prefill": SMALL_CHUNKS, "decode": {"tp": 2}},
