@@ -19,7 +19,7 @@ from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import contained, note_fault
 from sglang_hooks.source import Carrying, Source
 from sglang_hooks.wake import Wake
-from sglang_hooks.welcome import WELCOME_LIMIT_S, StreamRefusedError, await_welcome
+from sglang_hooks.welcome import RECEIVE_BYTES, WELCOME_LIMIT_S, StreamRefusedError, await_welcome
 from sidecar.errors import WireError
 from sidecar.model import (
     Accepted,
@@ -45,7 +45,6 @@ UNSENT_LIMIT = 65_536
 """Facts queued for a sidecar that does not read: 20,000 aborted rooms, 10 MB. A replay makes good for those beyond."""
 
 BATCH_FRAMES = 256
-RECEIVE_BYTES = 65_536
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
 WRITE_LIMIT_S = 0.005

@@ -24,12 +24,10 @@ from sidecar.core.owed import OwedNotice
 from sidecar.core.room import Room
 from sidecar.model import DecodeEndpoint, Reply, Upward
 from sidecar.shell.log import is_debugging
+from sidecar.shell.pulse import STALL_S
 
 MIN_SLEEP_S = 0.001
 """uvloop's timers have a grain of 1 ms; a shorter one would spin."""
-
-STALL_S = 1.0
-"""So late a timer comes when the whole process stood still: SIGSTOP, a paused machine, no CPU."""
 
 
 class Push(Protocol):

@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 INTERVAL_S = 1.0
 STALL_S = 1.0
+"""So late a timer comes when the whole process stood still: SIGSTOP, a paused machine, no CPU."""
+
 WINDOW = 60
 
 
