@@ -1,5 +1,8 @@
 """No collective of our own: what each rank enters, counted, with the plugin and without."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.engine.ranks.collectives import Collectives
@@ -19,13 +22,28 @@ def idle(scene: Scene) -> None:
     scene.ranks.iterate(times=5)
 
 
+@contextmanager
+def under_way(scene: Scene) -> Iterator[None]:
+    """What is sent in here is still under way at the poll of the iteration that sent it and done when this ends, on
+    every rank: else the number of polls would hang on how soon a transfer worker gets its turn."""
+    scene.ranks.each("hold")
+    yield
+    scene.ranks.each("let_go")
+    scene.ranks.each("settled")
+
+
+def rounds(scene: Scene, times: int) -> None:
+    for _ in range(times):
+        with under_way(scene):
+            scene.ranks.iterate()
+
+
 def traffic(scene: Scene) -> None:
     sizes = (4, 12, 8)
     for number, tokens in enumerate(sizes):
-        scene.admit(f"r{number}", ROOM + number, tokens)
-    for _ in range(10):
-        scene.ranks.each("settled")
-        scene.ranks.iterate()
+        with under_way(scene):
+            scene.admit(f"r{number}", ROOM + number, tokens)
+    rounds(scene, 10)
     for number in range(len(sizes)):
         assert scene.answers(f"r{number}") == ["FINISH_LENGTH"]
         scene.decode.free(ROOM + number)
@@ -46,13 +64,13 @@ def abort_of_a_chunked_request(scene: Scene) -> None:
 
 
 def abort_of_a_waiting_request(scene: Scene) -> None:
-    scene.admit("b", ROOM + 4, 12)
-    scene.ranks.iterate()
-    scene.admit("c", ROOM + 5, 4)
-    scene.ranks.iterate()
-    scene.ranks.abort("c")
-    scene.ranks.each("settled")
-    scene.ranks.iterate(times=5)
+    for rid, room, tokens in (("b", ROOM + 4, 12), ("c", ROOM + 5, 4)):
+        with under_way(scene):
+            scene.admit(rid, room, tokens)
+        rounds(scene, 1)
+    with under_way(scene):
+        scene.ranks.abort("c")
+    rounds(scene, 5)
 
 
 def play(scene: Scene) -> dict[str, Sequence]:
