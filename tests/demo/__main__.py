@@ -32,13 +32,16 @@ async def _show_stock(asked: Settings) -> int:
 async def _show_both(asked: Settings) -> int:
     shown = await (play_both_quickly(asked) if asked.quick else play_both(asked))
     path = build_dir() / "demo.json"
-    write_json(path, as_json(asked, shown.stock, shown.ours, shown.ok))
+    write_json(path, as_json(asked, shown))
     print(f"\n{table(shown.stock, shown.ours)}\n")
     same = "identical" if shown.ok.outputs_identical else "DIFFERENT"
     speed = f"{shown.ok.throughput_ratio:.3f} (+- {shown.ok.half_width:.3f}, {len(shown.ok.ratios)} rounds)"
     print(f"normal traffic: outputs {same}, throughput {speed} of stock's")
     print(f"D's waiting timeout was {asked.timeout_s:.0f} s (stock default: 300 s). Written to {path}")
     found = misses(shown.stock, shown.ours, shown.ok, asked.hangs_in_stock, asked.criteria)
+    if shown.seen:
+        print(shown.seen)
+        found += shown.seen.misses(asked.tp * asked.pp)
     for miss in found:
         print(f"MISSED  {miss}")
     return 1 if found else 0

@@ -19,6 +19,7 @@ from tests.demo.normal_traffic import ok
 from tests.demo.scenarios import p_killed
 from tests.demo.settings import Settings
 from tests.demo.stage import Played, Scenario, Stage, normal_handshake_s
+from tests.demo.watched import Seen, watch
 from tests.pair.engine import Engine
 from tests.pair.progress import say
 from tests.pair.running import Pair, running_pair
@@ -35,6 +36,7 @@ class Shown:
     stock: list[Measured]
     ours: list[Measured]
     ok: Ok
+    seen: Seen | None = None
 
 
 async def play_stock(settings: Settings) -> list[Measured]:
@@ -59,11 +61,13 @@ async def play_both(settings: Settings) -> Shown:
             stock = await measured(played)
         our_pair = await launching_ours
         normal = await _normal(settings, stock_pair, our_pair)
+        watching = await outer.enter_async_context(in_background(watch(our_pair))) if settings.watched else None
         async with _client(settings, our_pair) as client:
             ours = await measured(await play(settings, our_pair, client, settings.scenarios, one_by_one=True))
         stock_ends, our_ends = await lethal(settings, stock_pair, our_pair)
+        seen = await asyncio.to_thread((await watching).seen) if watching else None
         _end_at_once(stock_pair, our_pair)
-    return Shown(stock + stock_ends, ours + our_ends, normal)
+    return Shown(stock + stock_ends, ours + our_ends, normal, seen)
 
 
 async def _stock_pair(settings: Settings, stack: AsyncExitStack) -> tuple[Pair, list[AnyPlayed]]:

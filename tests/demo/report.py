@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.demo.figures import Measured, Ok
+from tests.demo.figures import Measured
+from tests.demo.playing import Shown
 from tests.demo.settings import Settings
 
 
-def as_json(settings: Settings, stock: Sequence[Measured], ours: Sequence[Measured], ok: Ok) -> dict[str, Any]:
-    stock_by_name = {one.name: one for one in stock}
-    return {
+def as_json(settings: Settings, shown: Shown) -> dict[str, Any]:
+    """With `prometheus` where one watched."""
+    stock_by_name = {one.name: one for one in shown.stock}
+    report = {
         "sglang": settings.sglang,
         "backend": settings.backend,
         "tp": settings.tp,
@@ -24,10 +27,14 @@ def as_json(settings: Settings, stock: Sequence[Measured], ours: Sequence[Measur
                 "stock": _half(stock_by_name[one.name]),
                 "pd_sidecar": _half(one),
             }
-            for one in ours
+            for one in shown.ours
         ],
-        "ok": {"outputs_identical": ok.outputs_identical, "throughput_ratio": round(ok.throughput_ratio, 4)},
+        "ok": {
+            "outputs_identical": shown.ok.outputs_identical,
+            "throughput_ratio": round(shown.ok.throughput_ratio, 4),
+        },
     }
+    return report | ({"prometheus": asdict(shown.seen)} if shown.seen else {})
 
 
 def _half(one: Measured) -> dict[str, Any]:

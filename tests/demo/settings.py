@@ -9,6 +9,7 @@ from tests.demo import refusals, scenarios
 from tests.demo.figures import OTHER_ENGINES, SEVERAL_RANKS, Criteria
 from tests.demo.stage import Scenario
 from tests.demo.stock import hangs_in_stock, hears_prefill
+from tests.demo.watched import ENGINE_ARGS
 from tests.pair.recipes import RECIPES
 from tests.pair.side import PairSpec
 
@@ -62,6 +63,7 @@ class Settings:
     turns: int
     stock_only: bool
     quick: bool
+    watched: bool
 
     @property
     def criteria(self) -> Criteria:
@@ -89,6 +91,7 @@ class Settings:
         return [one for one in self.scenarios if one not in self.fatal_to_stock]
 
     def pair(self, *, plugin: bool, with_router: bool = True) -> PairSpec:
+        watched = ENGINE_ARGS if self.watched and plugin else ()
         return PairSpec.of(
             sglang=self.sglang,
             backend=self.backend,
@@ -99,7 +102,7 @@ class Settings:
             # An idle scheduler takes a whole core by default. Where there are only two, the processes that answer
             # clients would wait for one, and the figures would say nothing about who told whom when.
             prefill={
-                "args": ("--sleep-on-idle", "--chunked-prefill-size", "4096"),
+                "args": ("--sleep-on-idle", "--chunked-prefill-size", "4096", *watched),
                 "pp": self.pp,
                 "max_total_tokens": PREFILL_POOL,
                 "context_length": PREFILL_CONTEXT,
@@ -121,7 +124,12 @@ def settings() -> Settings:
     parser.add_argument("--pp", type=int, default=1, help="stages of prefill")
     parser.add_argument("--timeout-s", type=int, help="D's waiting timeout (default 50, with --quick 12)")
     parser.add_argument("--stock-only", action="store_true", help="only show how stock behaves; writes no JSON")
+    parser.add_argument(
+        "--watched", action="store_true", help="a Prometheus scrapes our prefill and its sidecar; not with --quick"
+    )
     asked = parser.parse_args()
+    if asked.watched and (asked.quick or asked.stock_only):
+        parser.error("--watched goes with the whole demo only: not with --quick or --stock-only")
     return Settings(
         sglang=asked.sglang,
         backend=asked.backend,
@@ -135,4 +143,5 @@ def settings() -> Settings:
         turns=2 if asked.quick else 6,
         stock_only=asked.stock_only,
         quick=asked.quick,
+        watched=asked.watched,
     )

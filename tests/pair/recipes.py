@@ -26,6 +26,9 @@ ENGINE = (
     "mooncake-transfer-engine-non-cuda==0.3.13.post1",
 )
 
+TRACING = ("opentelemetry-sdk>=1.27", "opentelemetry-exporter-otlp>=1.27")
+"""sglang's extra `tracing`: for `--enable-trace`."""
+
 NIXL = ("nixl==1.5.1", "nixl-cu12==1.5.1")
 
 TRANSFORMERS_5_12 = ("transformers==5.12.1", "openai==2.6.1", "tokenizers==0.22.2", "compressed-tensors==0.18.0")

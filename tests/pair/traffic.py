@@ -29,12 +29,17 @@ def new_rid() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One request as both halves get it."""
+    """One request as both halves get it. `traceparent`: the header (W3C) of a client that traces."""
 
     text: str
     max_new_tokens: int = 4
     rid: str = field(default_factory=new_rid)
     room: int = field(default_factory=new_room)
+    traceparent: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"traceparent": self.traceparent} if self.traceparent else {}
 
     def body(self, bootstrap_port: int) -> dict[str, Any]:
         sampling = {"max_new_tokens": self.max_new_tokens, "ignore_eos": True, "temperature": 0}
@@ -92,7 +97,8 @@ class Client:
         sent_at = time.monotonic()
         url, body = f"{self._urls[role]}/generate", order.body(self._bootstrap_port)
         try:
-            async with asyncio.timeout(self._limit_s), self._http.post(url, json=body) as response:
+            posting = self._http.post(url, json=body, headers=order.headers)
+            async with asyncio.timeout(self._limit_s), posting as response:
                 content = await response.read()
                 return answer_of(role, order.rid, order.room, response.status, content, sent_at)
         except TimeoutError:

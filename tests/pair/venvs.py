@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.pair.paths import REPO, SHIM, build_dir, files_hash, python_of, venv_dir
 from tests.pair.progress import run_logged, say, step
-from tests.pair.recipes import NIXL, RECIPES, Recipe
+from tests.pair.recipes import NIXL, RECIPES, TRACING, Recipe
 
 STEP_LIMIT_S = 1800.0
 LOCK_LIMIT_S = 3600.0
@@ -30,10 +30,10 @@ class Layer:
     arguments: tuple[str, ...]
 
 
-def ensure_venv(version: str, *, nixl: bool = False) -> Path:
+def ensure_venv(version: str, *, nixl: bool = False, tracing: bool = False) -> Path:
     """The python of a venv that has the engine, this project as a wheel would ship it, and the shim."""
     recipe = RECIPES[version]
-    layers = _layers(nixl=nixl)
+    layers = _layers(nixl=nixl, tracing=tracing)
     if _is_stale(recipe, layers):
         ensure_libibverbs()
         with _lock(version, fcntl.LOCK_EX):
@@ -52,7 +52,7 @@ def nobody_installs(versions: Iterable[str]) -> Iterator[None]:
         yield
 
 
-def _layers(*, nixl: bool) -> list[Layer]:
+def _layers(*, nixl: bool, tracing: bool) -> list[Layer]:
     sources = files_hash([REPO / name for name in PROJECT_SOURCES])
     layers = [
         Layer("shim", files_hash([SHIM]), ("--no-deps", "--force-reinstall", str(SHIM))),
@@ -60,6 +60,8 @@ def _layers(*, nixl: bool) -> list[Layer]:
     ]
     if nixl:
         layers.insert(0, Layer("nixl", " ".join(NIXL), ("--no-deps", *NIXL)))
+    if tracing:
+        layers.insert(0, Layer("tracing", " ".join(TRACING), TRACING))
     return layers
 
 
