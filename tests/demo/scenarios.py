@@ -64,7 +64,7 @@ async def abort_inflight(stage: Stage) -> Played:
 
 
 async def disconnect(stage: Stage, count: int = 3) -> Played:
-    """P's clients go away. P's HTTP process looks only every few seconds, so what counts is P's engine aborting: its
+    """P's clients go away. P's HTTP process looks only from time to time, so what counts is P's engine aborting: its
     last rank, of several."""
     sent = [stage.client.send(Order(text=prompt(20_000))) for _ in range(count)]
     await stage.handshakes([one.order for one in sent])

@@ -101,6 +101,8 @@ def environment(side: Side) -> dict[str, str]:
         "THP_MEM_ALLOC_ENABLE": "1",  # torch in huge pages: the kernel ends a killed engine in a tenth of the time
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
+        # How often its HTTP process looks whether a client has gone: 4 s by default, in which a fast machine answers.
+        "SGLANG_REQUEST_STATE_WAIT_TIMEOUT": "1",
         "SGLANG_DISAGGREGATION_WAITING_TIMEOUT": str(side.timeout_s),
         "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT": str(side.timeout_s),
         "SGLANG_PLUGINS": f"{PLUGIN},{SHIM}" if side.plugin else SHIM,
