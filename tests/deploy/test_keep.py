@@ -17,7 +17,8 @@ import pytest
 from sidecar import app, keep
 from sidecar.cli import EXIT_CONFIG, EXIT_TAKEN
 from sidecar.model import DecodeEndpoint
-from tests.shell.scene import LIMIT_S, Rank, decode, free_port
+from tests.pair.ports import free_port
+from tests.shell.scene import LIMIT_S, Rank, decode
 from tests.shell.test_process import exit_code, logged, rank_process, sidecar
 
 PLAIN = (sys.executable, "-m", "sidecar")

@@ -21,7 +21,8 @@ from sidecar.config import Config
 from tests.deploy.system import ensure
 from tests.deploy.units import ENGINE, FOLDER, SIDECAR, Unit, read_unit
 from tests.pair.paths import REPO
-from tests.shell.scene import LIMIT_S, free_port
+from tests.pair.ports import free_port
+from tests.shell.scene import LIMIT_S
 
 INSTANCE = "p0"
 UNITS = (f"pd-sidecar@{INSTANCE}.service", f"sglang-prefill@{INSTANCE}.service")

@@ -17,8 +17,9 @@ from tests.docs.elsewhere import BY_HAND, CI, ELSEWHERE, RUN_HERE
 from tests.docs.markdown import Block, Page, commands, output
 from tests.docs.pages import pages
 from tests.pair.paths import REPO
+from tests.pair.ports import free_port
 from tests.shell.conftest import place  # noqa: F401 - a fixture
-from tests.shell.scene import Rank, decode, free_port
+from tests.shell.scene import Rank, decode
 from tests.shell.test_process import sidecar
 
 COMMAND_LANGUAGES = ("sh", "console")

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy.booted import LIMIT_S, Systemd, booted
-from tests.shell.scene import decode, free_port
+from tests.pair.ports import free_port
+from tests.shell.scene import decode
 
 SIDECAR, ENGINE = "pd-sidecar@p0.service", "sglang-prefill@p0.service"
 

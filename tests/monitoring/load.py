@@ -29,7 +29,8 @@ from sidecar.model import (
     TerminalStatus,
 )
 from tests.pair.paths import REPO
-from tests.shell.scene import Decode, Rank, free_port, hello
+from tests.pair.ports import free_port
+from tests.shell.scene import Decode, Rank, hello
 
 PACE_S = 0.1
 JUNK_EVERY_S = 1.0

@@ -16,7 +16,7 @@ import yaml
 
 from tests.monitoring.rules import RULE_FILES
 from tests.monitoring.tools import tool
-from tests.shell.scene import free_port
+from tests.pair.ports import free_port
 
 START_LIMIT_S = 60.0
 ANSWER_LIMIT_S = 30.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.running import running_sidecar
 from tests.monitoring.load import load
 from tests.monitoring.scraping import Prometheus, prometheus
-from tests.shell.scene import free_port
+from tests.pair.ports import free_port
 
 FLAGS = ("--record-limit", "64", "--settle-after-s", "1", "--idle-close-s", "20")
 """So few records that some are evicted, and times so short that one sees what comes of them."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -217,12 +216,6 @@ async def ranks(path: Path, *names: str) -> AsyncIterator[list[Rank]]:
     finally:
         for rank in joined:
             await rank.leave()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 DECODE_PROGRAM = """

@@ -14,8 +14,9 @@ from prometheus_client import generate_latest
 
 from sidecar.core.stats import Histogram, Stats
 from sidecar.model import DecodeEndpoint, Form
+from tests.pair.ports import free_port
 from tests.shell.admin import admin_of, registry_of
-from tests.shell.scene import Service, decode, free_port, ranks
+from tests.shell.scene import Service, decode, ranks
 
 
 @pytest_asyncio.fixture

@@ -16,9 +16,10 @@ import pytest_asyncio
 from sidecar.cli.client import BoundsView, EndpointView, OwedView, RankView, RoomsView, StatusView
 from sidecar.cli.show import status_lines
 from sidecar.model import DecodeEndpoint
+from tests.pair.ports import free_port
 from tests.shell.admin import admin_of
 from tests.shell.command import Command
-from tests.shell.scene import LIMIT_S, Service, decode, free_port, ranks
+from tests.shell.scene import LIMIT_S, Service, decode, ranks
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from sidecar.core.endpoint_queue import Connection
 from sidecar.model import DecodeAborted, DecodeEndpoint, DecodeRegistered, Settled
-from tests.shell.scene import Rank, Service, decode, decode_process, free_port, hello, ranks
+from tests.pair.ports import free_port
+from tests.shell.scene import Rank, Service, decode, decode_process, hello, ranks
 
 
 async def test_a_failed_room_reaches_decode_byte_for_byte(service: Service) -> None:

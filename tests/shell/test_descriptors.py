@@ -11,7 +11,8 @@ import pytest
 
 from sidecar.model import DecodeEndpoint
 from sidecar.shell.descriptors import OWN, PER_CONNECTION, PER_STREAM, budget_of
-from tests.shell.scene import LIMIT_S, Rank, free_port
+from tests.pair.ports import free_port
+from tests.shell.scene import LIMIT_S, Rank
 from tests.shell.test_process import logged
 
 

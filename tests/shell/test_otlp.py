@@ -10,9 +10,10 @@ import pytest
 from sidecar import config
 from sidecar.config import Config, checked
 from sidecar.errors import ConfigError
+from tests.pair.ports import free_port
 from tests.shell.collector import Collector
 from tests.shell.command import Command
-from tests.shell.scene import LIMIT_S, Rank, decode, free_port, hello
+from tests.shell.scene import LIMIT_S, Rank, decode, hello
 from tests.shell.test_process import exit_code, logged, sidecar
 
 

@@ -3,7 +3,8 @@
 import time
 
 from sidecar.model import DecodeEndpoint, DecodeRegistered, Fact, ParcelGiven, ParcelRefused, ParcelsTaken
-from tests.shell.scene import Rank, Service, decode, free_port, ranks
+from tests.pair.ports import free_port
+from tests.shell.scene import Rank, Service, decode, ranks
 
 
 def registers(rank: Rank, endpoint: DecodeEndpoint, session: str = "s") -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.model import DecodeEndpoint
-from tests.shell.scene import LIMIT_S, Rank, decode, free_port
+from tests.pair.ports import free_port
+from tests.shell.scene import LIMIT_S, Rank, decode
 
 COMMAND = (sys.executable, "-m", "sidecar", "run", "--socket")
 

@@ -15,7 +15,8 @@ import pytest
 from sidecar.config import RELOADABLE, Config
 from sidecar.reload import Settings
 from sidecar.shell.admin import FRESH_S
-from tests.shell.scene import LIMIT_S, Rank, free_port, hello
+from tests.pair.ports import free_port
+from tests.shell.scene import LIMIT_S, Rank, hello
 from tests.shell.test_process import logged, sidecar
 
 FIRST = {"record_limit": 10, "settle_after_s": 5.0, "idle_close_s": 600.0}

@@ -21,8 +21,9 @@ import zmq
 
 from sidecar.model import DecodeEndpoint, DecodeRegistered
 from sidecar.shell import push
+from tests.pair.ports import free_port
 from tests.shell import scene
-from tests.shell.scene import decode, free_port
+from tests.shell.scene import decode
 from tests.shell.truth import (
     SETTLE_AFTER_S,
     SLACK_S,
