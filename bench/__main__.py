@@ -7,10 +7,14 @@ import platform
 import time
 from pathlib import Path
 
-from bench.endpoints import dead_half, thousand
-from bench.figures import enqueue, fact_to_decode, footprint
+from bench.endpoints import head_of_line
+from bench.enqueue import enqueue
+from bench.footprint import at_start, growth, thousand
+from bench.latency import latency
 from bench.running import running_sidecar
+from bench.samples import Samples, save
 from bench.throughput import throughput
+from bench.traffic import traffic
 from tests.engine.figures import scheduler_cost
 
 OUTPUT = Path("build/bench.json")
@@ -19,38 +23,63 @@ OUTPUT = Path("build/bench.json")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: shows that it runs, not how fast")
-    is_quick = parser.parse_args().quick
-    scale = 10 if is_quick else 1
+    parser.add_argument("--without-engine", action="store_true", help="leave out what needs an engine's venv or a pair")
+    asked = parser.parse_args()
     began, load = time.monotonic(), os.getloadavg()[0]
+    samples: Samples = {}
+    figures = sidecar_figures(is_quick=asked.quick, samples=samples)
+    if not asked.without_engine:
+        figures |= engine_figures(is_quick=asked.quick)
+    figures["machine"] = machine(load)
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps(figures, indent=2) + "\n")
+    save(samples)
+    print(json.dumps(figures, indent=2))
+    print(f"written to {OUTPUT} in {time.monotonic() - began:.0f} s; `python -m bench.plots` draws it")
+
+
+def sidecar_figures(*, is_quick: bool, samples: Samples) -> dict[str, object]:
+    scale = 10 if is_quick else 1
+    idle_s = 1.0 if is_quick else 5.0
+    say("a fact on its thread, and from there to decode")
     with running_sidecar() as sidecar:
-        latency = fact_to_decode(sidecar, count=1_000 // scale)
-        queueing = enqueue(sidecar, count=10_000 // scale)
+        ways = latency(sidecar, count=1_000 // scale, samples=samples)
+        queueing = enqueue(sidecar, count=10_000 // scale, samples=samples)
+    say("notices in a CPU second")
     rates = {
         str(endpoints): throughput(endpoints=endpoints, rounds=1 if is_quick else 5, burst=4_000 // scale)
         for endpoints in (1, 64, 1024)
     }
-    start, many = footprint(), thousand(idle_s=1.0 if is_quick else 5.0)
-    print("what the hooks cost the scheduler's thread ...", flush=True)
-    scheduler = scheduler_cost(scale=scale)
-    halves = dead_half(living=50 if is_quick else 500, notices=2_000 // scale, rounds=1 if is_quick else 3)
-    figures = {
+    say("memory and start")
+    start, many, grown = at_start(), thousand(idle_s=idle_s), growth(idle_s=idle_s)
+    say("living endpoints beside dead ones")
+    lines = head_of_line(
+        endpoints=100 if is_quick else 1_000, notices=2_000 // scale, rounds=1 if is_quick else 3, samples=samples
+    )
+    return {
         "enqueue": queueing,
-        "latency": latency,
+        "latency": ways,
         "throughput": rates,
         "throughput_ratio": {endpoints: rate["ratio"] for endpoints, rate in rates.items()},
         "memory": {"idle_mb": start["idle_mb"], "kb_per_endpoint": many["kb_per_endpoint"]},
+        "growth": grown,
         "start_s": start["start_s"],
         "idle_cpu_pct_1000": many["idle_cpu_pct"],
-        "dead_half": halves,
-        "dead_half_p99_ratio": halves["ratio"],
+        "dead_half": lines,
+        "dead_half_p99_ratio": lines["ratio"],
         "connect_1000_s": many["connect_1000_s"],
-        "scheduler": scheduler,
-        "machine": machine(load),
     }
-    OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(figures, indent=2) + "\n")
-    print(json.dumps(figures, indent=2))
-    print(f"written to {OUTPUT} in {time.monotonic() - began:.0f} s")
+
+
+def engine_figures(*, is_quick: bool) -> dict[str, object]:
+    say("what the hooks cost the scheduler's thread")
+    cost = scheduler_cost(scale=10 if is_quick else 1)
+    say("normal traffic on a real pair")
+    return {"scheduler": cost, "traffic": traffic(limit_s=20.0 if is_quick else 180.0)}
+
+
+def say(what: str) -> None:
+    print(f"{what} ...", flush=True)
 
 
 def machine(load_before: float) -> dict[str, object]:

@@ -1,66 +1,58 @@
-"""What a thousand endpoints cost, and what five hundred dead ones cost the living."""
+"""What living endpoints wait with dead ones beside them."""
 
 import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from statistics import median
 
 from bench.running import percentile, running_sidecar
+from bench.samples import Samples, keep
 from bench.sink import Sink, sink
 from bench.source import Source
 from sidecar.model import DecodeEndpoint
 
 PACE_S = 0.001
 
-
-def thousand(*, idle_s: float) -> dict[str, float]:
-    with running_sidecar() as sidecar, sink(1000) as decode, Source(sidecar.socket) as source:
-        empty_mb = sidecar.rss_mb()
-        began = time.monotonic()
-        rooms = source.open(decode.addresses, 1000)
-        decode.expect(1000)
-        source.write(source.endings(rooms))
-        connected_s = max(decode.heard().values()) - began
-        kb = (sidecar.rss_mb() - empty_mb) * 1024 / 1000
-        time.sleep(6.0)  # settles
-        before_s = sidecar.cpu_s()
-        time.sleep(idle_s)
-        idle_pct = (sidecar.cpu_s() - before_s) / idle_s * 100
-    return {
-        "connect_1000_s": round(connected_s, 3),
-        "kb_per_endpoint": round(kb, 1),
-        "idle_cpu_pct": round(idle_pct, 2),
-    }
+Others = AbstractContextManager[list[DecodeEndpoint]]
 
 
-def dead_half(*, living: int, notices: int, rounds: int) -> dict[str, float]:
-    """p99 from the fact to decode for the living ones, with as many dead ones beside them, and with all alive."""
-    p99_s: dict[bool, list[float]] = {False: [], True: []}
+def head_of_line(*, endpoints: int, notices: int, rounds: int, samples: Samples) -> dict[str, float]:
+    """p99 in us from the fact to decode for the living ones of `endpoints`, by how many of them are dead and how; the
+    ratio is that with half of them dead to that with none. Each case once in each round."""
+    half, tenth = endpoints // 2, endpoints // 10
+    p99_s: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for is_dead in (False, True):
-            p99_s[is_dead].append(percentile(delays(living, notices, is_dead=is_dead), 0.99))
-    all_alive, half_dead = median(p99_s[False]), median(p99_s[True])
-    return {
-        "all_alive_p99_us": round(all_alive * 1e6),
-        "half_dead_p99_us": round(half_dead * 1e6),
-        "ratio": round(half_dead / all_alive, 2),
-    }
+        cases: dict[str, tuple[int, Others]] = {
+            "none_dead": (half, alive_endpoints(half)),
+            "half_dead": (half, dead_endpoints(half)),
+            "half_refused": (half, refused_endpoints(half)),
+            "half_frozen": (half, frozen_endpoints(half)),
+            "half_silent": (half, silent_endpoints(half)),
+            "nine_of_ten_dead": (tenth, dead_endpoints(endpoints - tenth)),
+        }
+        for name, (living, others) in cases.items():
+            waited_s = delays(living, notices, others)
+            keep(samples, **{name: waited_s})
+            p99_s.setdefault(name, []).append(percentile(waited_s, 0.99))
+    medians = {name: median(values) for name, values in p99_s.items()}
+    figures: dict[str, float] = {f"{name}_p99_us": round(value * 1e6) for name, value in medians.items()}
+    return figures | {"ratio": round(medians["half_dead"] / medians["none_dead"], 2)}
 
 
-def delays(living: int, notices: int, *, is_dead: bool) -> list[float]:
+def delays(living: int, notices: int, others: Others) -> list[float]:
     """Of every notice to a living endpoint: all must come."""
     with ExitStack() as stack:
         sidecar = stack.enter_context(running_sidecar())
         decode = stack.enter_context(sink(living))
-        others = stack.enter_context(dead_endpoints(living) if is_dead else alive_endpoints(living))
+        beside = stack.enter_context(others)
         source = stack.enter_context(Source(sidecar.socket))
         warm = source.open(decode.addresses, living)
         decode.expect(living)
         source.write(source.endings(warm))
         decode.heard()
-        return paced(source, decode, others, notices)
+        return paced(source, decode, beside, notices)
 
 
 def paced(source: Source, decode: Sink, others: list[DecodeEndpoint], notices: int) -> list[float]:
@@ -87,15 +79,37 @@ def alive_endpoints(count: int) -> Iterator[list[DecodeEndpoint]]:
 
 @contextmanager
 def dead_endpoints(count: int) -> Iterator[list[DecodeEndpoint]]:
-    """A third each: refused ports, a stopped process, listeners that take no more connections."""
+    """A third of each kind of dead."""
     third = count // 3
-    with sink(third, first=20_000) as frozen, ExitStack() as held:
+    with (
+        frozen_endpoints(third) as frozen,
+        refused_endpoints(third) as refused,
+        silent_endpoints(count - 2 * third) as silent,
+    ):
+        yield [*frozen, *refused, *silent]
+
+
+@contextmanager
+def refused_endpoints(count: int) -> Iterator[list[DecodeEndpoint]]:
+    yield [refused_port() for _ in range(count)]
+
+
+@contextmanager
+def frozen_endpoints(count: int) -> Iterator[list[DecodeEndpoint]]:
+    """Of a stopped process."""
+    with sink(count, first=20_000) as frozen:
         frozen.process.send_signal(signal.SIGSTOP)
-        refused = [refused_port() for _ in range(third)]
         try:
-            yield [*frozen.addresses, *refused, *(full_listener(held) for _ in range(count - 2 * third))]
+            yield frozen.addresses
         finally:
             frozen.process.send_signal(signal.SIGCONT)
+
+
+@contextmanager
+def silent_endpoints(count: int) -> Iterator[list[DecodeEndpoint]]:
+    """Listeners that take no more connections."""
+    with ExitStack() as held:
+        yield [full_listener(held) for _ in range(count)]
 
 
 def refused_port() -> DecodeEndpoint:

@@ -37,6 +37,7 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
 MORE_TOPOLOGIES: dict[str, dict[str, Any]] = {
     "overlap": {},
     "tp2-no-overlap": TWO_AND_TWO | {"overlap": False},
+    "tp2-pp2": {"prefill": {"tp": 2, "pp": 2}, "decode": {"tp": 2}},
     "tp2-to-tp1": {"prefill": {"tp": 2} | SMALL_CHUNKS},
     "tp1-to-tp2": {"prefill": SMALL_CHUNKS, "decode": {"tp": 2}},
     "0.5.19": {"sglang": "0.5.19"},

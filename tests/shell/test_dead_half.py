@@ -1,6 +1,6 @@
 """As many dead endpoints as living ones, of every kind of dead, in the short form of `make bench`."""
 
-from bench.endpoints import delays
+from bench.endpoints import dead_endpoints, delays
 from bench.running import percentile
 
 LIVING, NOTICES = 30, 300
@@ -9,7 +9,7 @@ LATE_S = 0.5
 
 
 def test_dead_endpoints_hold_up_no_living_one() -> None:
-    waited_s = delays(LIVING, NOTICES, is_dead=True)
+    waited_s = delays(LIVING, NOTICES, dead_endpoints(LIVING))
 
     assert len(waited_s) == NOTICES
     assert percentile(waited_s, 0.99) < LATE_S

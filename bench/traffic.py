@@ -1,0 +1,93 @@
+"""What the plugin costs normal traffic, on real engines: `python -m bench.traffic [--minutes 4] [--sglang 0.5.18]`.
+
+Two prefill servers, stock and with the plugin, share one decode server and one machine, and take turns: request by
+request for the time to the first token, burst by burst for throughput.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+
+from bench.turns import Turn, first_tokens, interval, ratio
+from tests.demo.stage import prompt
+from tests.pair.cores import prefill_apart
+from tests.pair.running import Pair, running_pair
+from tests.pair.side import PairSpec
+from tests.pair.traffic import Client, Order
+
+BURST = 8
+BURST_TOKENS = 1_000
+
+Figures = dict[str, object]
+
+
+def traffic(*, limit_s: float, sglang: str = "0.5.18") -> Figures:
+    """`throughput_ratio`, `ttft_p50_ratio`: of the plugin to stock, each with its 95 % interval, from as many turns as
+    half of `limit_s` has room for."""
+    stock, ours = PairSpec.of(sglang=sglang, plugin=False), PairSpec.of(sglang=sglang)
+    with (
+        running_pair(stock, "traffic-stock") as one,
+        running_pair(ours, "traffic-plugin", decode=one.decode) as other,
+        prefill_apart([one, other]),
+    ):
+        firsts, bursts = asyncio.run(_play(one, other, limit_s=limit_s / 2))
+    return _named("ttft_p50", firsts) | _named("burst", bursts) | _throughput(bursts)
+
+
+async def _play(stock: Pair, ours: Pair, *, limit_s: float) -> tuple[list[Turn], list[Turn]]:
+    async with Client(stock) as one, Client(ours) as other:
+        firsts = await first_tokens(one, other, limit_s=limit_s)
+        bursts: list[Turn] = []
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if len(bursts) % 2:
+                after = await _burst_s(other)
+                bursts.append((await _burst_s(one), after))
+            else:
+                before = await _burst_s(one)
+                bursts.append((before, await _burst_s(other)))
+    return firsts, bursts
+
+
+async def _burst_s(client: Client) -> float:
+    """So many requests at once, until the last is answered."""
+    began = time.monotonic()
+    sent = [client.send(Order(text=prompt(BURST_TOKENS))) for _ in range(BURST)]
+    answers = await asyncio.gather(*(half for one in sent for half in (one.prefill, one.decode)))
+    if not all(answer.is_good for answer in answers):
+        raise RuntimeError("an answer to normal traffic was bad")
+    return time.monotonic() - began
+
+
+def _named(name: str, taken: list[Turn]) -> Figures:
+    low, high = interval(taken)
+    return {
+        f"{name}_turns": len(taken),
+        f"{name}_stock_ms": round(1000 * statistics.median(turn[0] for turn in taken), 2),
+        f"{name}_plugin_ms": round(1000 * statistics.median(turn[1] for turn in taken), 2),
+        f"{name}_ratio": round(ratio(taken), 4),
+        f"{name}_ratio_95": [round(low, 4), round(high, 4)],
+    }
+
+
+def _throughput(bursts: list[Turn]) -> Figures:
+    """Requests in a second: the inverse of the time that a burst takes."""
+    low, high = interval(bursts)
+    return {
+        "throughput_ratio": round(1 / ratio(bursts), 4),
+        "throughput_ratio_95": [round(1 / high, 4), round(1 / low, 4)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.traffic")
+    parser.add_argument("--minutes", type=float, default=4.0)
+    parser.add_argument("--sglang", default="0.5.18")
+    words = parser.parse_args()
+    print(json.dumps(traffic(limit_s=words.minutes * 60, sglang=words.sglang), indent=2))
+
+
+if __name__ == "__main__":
+    main()
