@@ -36,7 +36,7 @@ ELSEWHERE: dict[str, str] = {
     "kubectl kustomize deploy/kubernetes/overlays/*": OVERLAYS,
     # What is only ever run by hand, and why.
     "make demo*": "by hand: 10 minutes; tests/e2e plays the same scenarios",
-    "make matrix*": "by hand: hours; PD_SIDECAR_LONG=1 make e2e plays a part of it",
+    "make matrix*": "by hand: 20 minutes; make e2e plays a cover of it",
     "make stress": "by hand: 30 minutes",
     "make bench": "by hand: its figures need a machine of its own",
     "make fuzz*": "by hand: as long as you like; tests/fuzz replays what it found",
