@@ -131,7 +131,7 @@ def _put_together(
     driver = Driver(notifier, loop=loop, clock=time.monotonic, on_retire=on_end, on_finished=life_log.report)
     tracing = Tracing.start(settings.now, driver, loop=loop)
     stack.push_async_callback(tracing.stop)
-    push = PushPool(driver, context=_zmq_context(stack, budget.connections))
+    push = PushPool(driver, context=_zmq_context(stack, budget))
     stack.callback(push.close_all, linger_ms=LINGER_MS)
     ingress = IngressServer(driver, uid=rendezvous.uid, group=settings.now.socket_group, stream_limit=budget.streams)
     driver.attach(push=push, streams=ingress)
@@ -225,9 +225,9 @@ async def _finish(service: Service) -> int:
     return EXIT_NOTHING_OWED if notifier.is_idle else EXIT_OWED
 
 
-def _zmq_context(stack: contextlib.AsyncExitStack, budget: int) -> "zmq.Context[zmq.Socket[bytes]]":
+def _zmq_context(stack: contextlib.AsyncExitStack, budget: DescriptorBudget) -> "zmq.Context[zmq.Socket[bytes]]":
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-    context.set(zmq.MAX_SOCKETS, min(65_535, 2 * budget + 64))
+    context.set(zmq.MAX_SOCKETS, budget.zmq_sockets)
     stack.callback(context.term)
     return context
 

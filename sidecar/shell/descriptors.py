@@ -21,6 +21,11 @@ STREAMS = 1024
 VISITORS = 64
 FEWEST = 16
 
+SOCKETS_PER_CONNECTION = 4
+"""Of libzmq: the PUSH socket, our end of its monitor, libzmq's own end, and one for those that it is still closing."""
+
+OTHER_SOCKETS = 64
+
 
 class DescriptorBudget(Struct, frozen=True, kw_only=True):
     """`connections` to decode endpoints and `streams` of ranks may be open at once, and `visitors` over HTTP."""
@@ -29,6 +34,11 @@ class DescriptorBudget(Struct, frozen=True, kw_only=True):
     connections: int
     streams: int
     visitors: int
+
+    @property
+    def zmq_sockets(self) -> int:
+        """For ZMQ_MAX_SOCKETS."""
+        return min(ENOUGH - 1, SOCKETS_PER_CONNECTION * self.connections + OTHER_SOCKETS)
 
 
 def budget_of(limit: int) -> DescriptorBudget:

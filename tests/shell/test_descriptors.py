@@ -34,9 +34,11 @@ def test_a_usual_limit_is_enough_for_thousands() -> None:
     assert budget_of(65_536).connections > 14_000
 
 
-async def test_a_low_limit_is_kept_to_and_told(place: Path) -> None:
-    """More endpoints than fit: they are connected to in turn, and none costs the sidecar its other descriptors."""
-    limit, address = 320, f"127.0.0.1:{free_port()}"
+async def test_a_low_limit_is_used_up_kept_to_and_told(place: Path) -> None:
+    """As many endpoints as fit all have a socket. More than that are connected to in turn, and none costs the sidecar
+    its other descriptors.
+    """
+    limit, address = 1024, f"127.0.0.1:{free_port()}"
     command = [sys.executable, "-m", "sidecar", "run", "--socket", str(place), "--admin", address]
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -46,10 +48,13 @@ async def test_a_low_limit_is_kept_to_and_told(place: Path) -> None:
     ready = await logged(process, "ready")
     budget = budget_of(limit)
     rank = await Rank.join(place)
-    for room in range(3 * budget.connections):
-        rank.handshake(room, DecodeEndpoint("127.0.0.1", 20_000 + room), life=room + 1)
-        rank.failed(room, room + 1)
-    await rank.accepted()
+    for rooms in (range(budget.connections), range(budget.connections, 3 * budget.connections)):
+        for room in rooms:
+            rank.handshake(room, DecodeEndpoint("127.0.0.1", 10_000 + room), life=room + 1)
+            rank.failed(room, room + 1)
+        await rank.accepted()
+        if not rooms.start:
+            fitting = await asyncio.to_thread(_get, f"http://{address}/metrics")
     open_now = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))  # noqa: ASYNC240
     status, metrics = [await asyncio.to_thread(_get, f"http://{address}{path}") for path in ("/v1/status", "/metrics")]
     await rank.leave()
@@ -61,7 +66,13 @@ async def test_a_low_limit_is_kept_to_and_told(place: Path) -> None:
     assert json.loads(status)["bounds"]["connections"] == budget.connections
     assert f"pd_sidecar_descriptors_limit {limit}.0" in metrics
     assert f"pd_sidecar_connections_limit {budget.connections}.0" in metrics
-    assert 0 < float(metrics.partition("\npd_sidecar_sockets ")[2].partition("\n")[0]) <= budget.connections
+    assert _value(fitting, "pd_sidecar_sockets") == budget.connections
+    assert _value(fitting, 'pd_sidecar_push_failures_total{kind="open"}') == 0
+    assert 0 < _value(metrics, "pd_sidecar_sockets") <= budget.connections
+
+
+def _value(metrics: str, name: str) -> float:
+    return float(metrics.partition(f"\n{name} ")[2].partition("\n")[0])
 
 
 def _get(url: str) -> str:
