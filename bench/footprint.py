@@ -11,7 +11,6 @@ from bench.running import LIMIT_S, RunningSidecar, percentile, running_sidecar, 
 from bench.samples import Figures
 from bench.sink import sink
 from bench.source import Source
-from bench.throughput import relay
 from tests.pair.ports import free_port
 
 ENDPOINTS = (100, 1_000, 4_000, 10_000)
@@ -36,10 +35,11 @@ def at_start() -> Figures:
 def thousand(*, idle_s: float) -> Figures:
     with running_sidecar() as sidecar, sink(1000) as decode, Source(sidecar.socket) as source:
         empty_mb = sidecar.rss_mb()
-        began = time.monotonic()
-        rooms = source.open(decode.addresses, 1000)
+        rooms, openings = source.openings(decode.addresses, 1000)
+        endings = source.endings(rooms)
         decode.expect(1000)
-        source.write(source.endings(rooms))
+        began = time.monotonic()
+        source.write(openings + endings)
         connected_s = max(decode.heard().values()) - began
         kb = (sidecar.rss_mb() - empty_mb) * 1024 / 1000
         time.sleep(6.0)  # settles
@@ -64,9 +64,12 @@ def _with(endpoints: int, rooms: int, idle_s: float) -> Figures:
     admin = f"127.0.0.1:{free_port()}"
     flags = ("--settle-after-s", str(SETTLE_AFTER_S))
     with running_sidecar(*flags, admin=admin) as sidecar, sink(endpoints) as decode, Source(sidecar.socket) as source:
+        opened, openings = source.openings(decode.addresses, rooms)
+        endings = source.endings(opened)
+        decode.expect(rooms)
         began = time.monotonic()
-        relay(source, decode, rooms)
-        told_s = time.monotonic() - began
+        source.write(openings + endings)
+        told_s = max(decode.heard().values()) - began
         wait_until(lambda: source.settled >= rooms, "not all settle")
         scrapes_s = [_scrape_s(admin) for _ in range(SCRAPES)]
         return {

@@ -59,16 +59,21 @@ class Source:
         self._stream.close()
 
     def open(self, endpoints: list[DecodeEndpoint], count: int) -> range:
-        """So many rooms, dealt out to the endpoints; back when the sidecar has them."""
+        """So many rooms, dealt out to the endpoints; back when the sidecar has them, which it says a second later."""
+        rooms, frames = self.openings(endpoints, count)
+        self._stream.sendall(frames)
+        wait_until(lambda: self._accepted >= self._seq, "the handshakes are not taken")
+        return rooms
+
+    def openings(self, endpoints: list[DecodeEndpoint], count: int) -> tuple[range, bytes]:
+        """Such rooms, and what is to be written for them."""
         rooms = range(self._room, self._room + count)
         self._room += count
         facts: list[RoomOpened | DecodeHandshake] = []
         for number, room in enumerate(rooms):
             facts.append(RoomOpened(self._next(), room, room + 1))
             facts.append(DecodeHandshake(self._next(), room, room + 1, endpoints[number % len(endpoints)], "s"))
-        self._stream.sendall(encode_all(facts))
-        wait_until(lambda: self._accepted >= self._seq, "the handshakes are not taken")
-        return rooms
+        return rooms, encode_all(facts)
 
     def endings(self, rooms: range) -> bytes:
         """That all have failed, to be written when it is time."""
