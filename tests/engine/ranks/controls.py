@@ -8,6 +8,7 @@ from typing import Any
 from sglang.srt.managers.io_struct import AbortReq
 
 from sglang_hooks.contain import FAULTS
+from sglang_hooks.hooks.control import ControlMessages
 from sglang_hooks.rank import Rank
 from tests.engine.ranks.collectives import Collectives, Entry
 from tests.engine.ranks.transfers import LIMIT_S, Engine
@@ -169,6 +170,35 @@ class Controls:
         began = time.perf_counter()
         self._scheduler.abort_request(request)
         return time.perf_counter() - began
+
+    # -- what the hooks cost
+
+    def chunks(self, room: int, times: int) -> list[float]:
+        """Seconds of a chunk's way through a queue of sglang's own, put and got by this thread."""
+        queue = type(self._manager.transfer_queues[0])()
+        took = []
+        for _ in range(times):
+            chunk = SimpleNamespace(room=room)
+            began = time.perf_counter()
+            queue.put(chunk)
+            queue.get()
+            took.append(time.perf_counter() - began)
+        queue.put(SimpleNamespace(room=None))
+        queue.get()  # the last one is finished
+        return took
+
+    def handshakes(self, messages: list[list[bytes]]) -> list[float]:
+        """Seconds of each until the bootstrap thread has it in hand; it is given no further."""
+        waiting = iter(messages)
+        receive: Callable[[], Any] = lambda: next(waiting)  # noqa: E731 - what the gate wraps
+        if self._rank is not None:
+            receive = ControlMessages(self._manager, self._rank).gate.wrap(receive)
+        took = []
+        for _ in messages:
+            began = time.perf_counter()
+            receive()
+            took.append(time.perf_counter() - began)
+        return took
 
     # -- collectives
 

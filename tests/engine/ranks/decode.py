@@ -59,20 +59,21 @@ class DecodeRank:
         )
 
     def shake(self, prefill: Member, room: int, pages: np.ndarray[Any, Any], *, required: int = 1) -> None:
-        self._prefill[prefill].send_multipart(
-            [
-                b"%d" % room,
-                b"127.0.0.1",
-                b"%d" % self.port,
-                self.session.encode(),
-                pages.astype(np.int32).tobytes(),
-                b"0",
-                b"",
-                b"%d" % required,
-                b"0",
-                b"",
-            ]
-        )
+        self._prefill[prefill].send_multipart(self.metadata(room, pages, required=required))
+
+    def metadata(self, room: int, pages: np.ndarray[Any, Any], *, required: int = 1) -> list[bytes]:
+        return [
+            b"%d" % room,
+            b"127.0.0.1",
+            b"%d" % self.port,
+            self.session.encode(),
+            pages.astype(np.int32).tobytes(),
+            b"0",
+            b"",
+            b"%d" % required,
+            b"0",
+            b"",
+        ]
 
     def abort(self, prefill: Member, room: int) -> None:
         self._prefill[prefill].send_multipart([b"ABORT", b"%d" % room, b"127.0.0.1", b"%d" % self.port])

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from tests.engine.ranks.company import Fork
 from tests.engine.ranks.scene import Scene, staged
 from tests.engine.ranks.spec import Admit, Layout
@@ -53,6 +55,8 @@ def measure(fork: Fork, layout: Layout, *, rounds: int) -> dict[str, object]:
                 "in flight": each_abort(pair, in_flight),
                 "in the bootstrap queue": each_abort(pair, in_bootstrap_queue),
             },
+            "chunk": chunk(pair, rounds=rounds),
+            "handshake": handshake(pair),
         }
 
 
@@ -81,6 +85,37 @@ def each_abort(pair: Pair, gather: Callable[[Scene, int], list[str]]) -> Costs:
         scene.ranks.each("let_go")
         scene.play()
     return compared(took)
+
+
+def chunk(pair: Pair, *, rounds: int) -> Costs:
+    """Through `FastQueue`, of a request that is open."""
+    took: dict[str, list[float]] = {name: [] for name in pair}
+    for scene in pair.values():
+        in_bootstrap_queue(scene, 1)
+    for _ in range(rounds):
+        for name, scene in pair.items():
+            took[name] += scene.ranks.each("chunks", rooms(scene)[-1], LAPS)[0]
+    drop_all(pair)
+    return compared(took)
+
+
+def handshake(pair: Pair) -> Costs:
+    """From the socket to stock's hands, of requests that are open."""
+    took: dict[str, list[float]] = {}
+    pages = np.arange(TOKENS)
+    for name, scene in pair.items():
+        in_bootstrap_queue(scene, IN_FLIGHT[-1])
+        messages = [scene.decode.ranks[0].metadata(room, pages) for room in rooms(scene)[-IN_FLIGHT[-1] :]]
+        took[name] = scene.ranks[0].handshakes(messages)
+    drop_all(pair)
+    return compared(took)
+
+
+def drop_all(pair: Pair) -> None:
+    for scene in pair.values():
+        for number in range(scene.admitted):
+            scene.ranks.each("abort", f"r{number}.")
+        scene.play()
 
 
 def in_flight(scene: Scene, count: int) -> list[str]:
