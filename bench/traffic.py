@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 
-from bench.turns import Turn, first_tokens, interval, ratio
+from bench.turns import Turn, first_tokens, interval, ratio, turns
 from tests.demo.stage import prompt
 from tests.pair.cores import prefill_apart
 from tests.pair.running import Pair, running_pair
@@ -39,15 +39,7 @@ def traffic(*, limit_s: float, sglang: str = "0.5.18") -> Figures:
 async def _play(stock: Pair, ours: Pair, *, limit_s: float) -> tuple[list[Turn], list[Turn]]:
     async with Client(stock) as one, Client(ours) as other:
         firsts = await first_tokens(one, other, limit_s=limit_s)
-        bursts: list[Turn] = []
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
-            if len(bursts) % 2:
-                after = await _burst_s(other)
-                bursts.append((await _burst_s(one), after))
-            else:
-                before = await _burst_s(one)
-                bursts.append((before, await _burst_s(other)))
+        bursts = await turns(_burst_s, one, other, limit_s=limit_s)
     return firsts, bursts
 
 

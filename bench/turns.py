@@ -1,10 +1,10 @@
-"""Two prefill servers on one decode server take turns request by request, so that both meet the same noise."""
+"""Two prefill servers on one decode server take turns, so that both meet the same noise."""
 
 import asyncio
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from tests.demo.stage import prompt
 from tests.pair.traffic import Client, Order
@@ -28,19 +28,25 @@ async def first_token_s(client: Client) -> float:
 
 
 async def first_tokens(one: Client, other: Client, *, limit_s: float) -> list[Turn]:
-    """Whose turn is first changes each time."""
     for _ in range(WARM_UP):
         await first_token_s(one)
         await first_token_s(other)
+    return await turns(first_token_s, one, other, limit_s=limit_s)
+
+
+async def turns(
+    spent_s: Callable[[Client], Awaitable[float]], one: Client, other: Client, *, limit_s: float
+) -> list[Turn]:
+    """Whose turn is first changes each time."""
     taken: list[Turn] = []
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if len(taken) % 2:
-            after = await first_token_s(other)
-            taken.append((await first_token_s(one), after))
+            after = await spent_s(other)
+            taken.append((await spent_s(one), after))
         else:
-            before = await first_token_s(one)
-            taken.append((before, await first_token_s(other)))
+            before = await spent_s(one)
+            taken.append((before, await spent_s(other)))
     return taken
 
 

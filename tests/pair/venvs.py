@@ -100,7 +100,7 @@ def _ensure_engine(recipe: Recipe) -> None:
     wanted = _engine_wanted(recipe)
     if _stamp(version, "engine") == wanted:
         return
-    with step(f"venv for sglang {version} (about a minute and 2.2 GB)"):
+    with step(f"venv for sglang {version} (about a minute and 2.8 GB)"):
         shutil.rmtree(home, ignore_errors=True)
         run_logged([sys.executable, "-m", "venv", home], log=_log(f"venv-{version}"), limit_s=120)
         for title, arguments in recipe.steps():
