@@ -58,11 +58,8 @@ class Dialects:
         self.decode_sglang = decode_sglang
         self._ranks = ranks
 
-    def heard_by(self, rank: Rank, endpoint: DecodeEndpoint, session: str) -> Dialect:
-        """Of the decode that shook hands under that session."""
-        registration = rank.registration_of(endpoint)
-        if registration is None or registration.session != session:
-            return _of_a_stranger(rank.backend, self.decode_sglang)
+    def of_a_registration(self, rank: Rank, registration: Registration) -> Dialect:
+        """Of the decode that registered so."""
         return judged(rank.backend, registration, decode_sglang=self.decode_sglang)
 
     def of_a_stranger(self, rank: Rank) -> Dialect:
@@ -74,7 +71,7 @@ class Dialects:
         known = self._ranks.known
         for rank in reversed(known):
             if (registration := rank.registration_of(endpoint)) is not None:
-                return self.heard_by(rank, endpoint, registration.session), registration
+                return self.of_a_registration(rank, registration), registration
         return judged(known[-1].backend if known else "", None, decode_sglang=self.decode_sglang), None
 
 

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
+from math import ceil
 
 from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.model import DecodeEndpoint
@@ -10,6 +11,10 @@ from sidecar.model import DecodeEndpoint
 _PENDING = NoticeState.PENDING
 _OFFERED = NoticeState.OFFERED
 _HANDED_OFF = NoticeState.HANDED_OFF
+
+
+SETTLE_GRAIN_S = 0.05
+"""What settles at any endpoint within this time is looked at together: each look wakes the process."""
 
 
 class Connection(enum.Enum):
@@ -218,6 +223,7 @@ class EndpointQueue:
         at: float | None = None
         if self.handed_off:
             at = max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s
+            at = ceil(at / SETTLE_GRAIN_S) * SETTLE_GRAIN_S
         if self.pending and self.retry_at is not None and (at is None or self.retry_at < at):
             at = self.retry_at
         if self.taken_over and self.trust_until is not None and (at is None or self.trust_until < at):

@@ -17,6 +17,9 @@ _HANDED_OFF = NoticeState.HANDED_OFF
 DELAY_S = 0.02
 """libzmq's thread needs some 50 us to take a message to the kernel; a busy machine may keep it waiting for a slice."""
 
+GRAIN_S = 0.005
+"""And so much longer is waited, for those handed off meanwhile: each look wakes the process."""
+
 SURELY_HELD = 1024
 """Unsettled notices of one endpoint. The kernel of a frozen peer and our own took 78,000 to 169,000 of this size."""
 
@@ -58,7 +61,7 @@ class HandOffReports:
         self._add(standing, stands=True)
 
     def next_deadline(self) -> float | None:
-        return self._recent[0][0] + DELAY_S if self._recent else None
+        return self._recent[0][0] + DELAY_S + GRAIN_S if self._recent else None
 
     def take_ready(self) -> list[tuple[list[OwedNotice], bool]]:
         ready, self._ready = self._ready, []

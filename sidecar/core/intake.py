@@ -8,7 +8,7 @@ from sidecar.core.keys import LifeKey, NoticeKey, Outcome, Untold
 from sidecar.core.outbox import Outbox
 from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.core.ranks import Rank
-from sidecar.core.room import TOLD_STATES, Claim, End, Handshake, Owe, Reaffirm, Room, Settle
+from sidecar.core.room import Claim, End, Handshake, Owe, Reaffirm, Room, RoomState, Settle
 from sidecar.core.rooms import RoomTable
 from sidecar.core.stats import Stats
 from sidecar.model import (
@@ -25,6 +25,7 @@ from sidecar.model import (
 )
 
 _PENDING, _TAKEN_OVER = NoticeState.PENDING, NoticeState.TAKEN_OVER
+_SUCCEEDED = RoomState.SUCCEEDED
 
 OnReaffirm = Callable[[Rank, LifeKey, Reaffirm], None]
 Rule = Callable[[Rank, list[Any], set[int], float], None]
@@ -66,10 +67,10 @@ class Intake:
     def conclude(self, rank: Rank, facts: list[RoomConcluded], now: float) -> None:
         rooms, process, ttl_s = self._rooms, rank.hello.process, rank.hello.record_ttl_s
         for fact in facts:
-            room = rooms.concluded(process, fact, ttl_s=ttl_s, now=now)
+            room = rooms.concluded(process, fact, ttl_s, now)
             if room is None:
                 continue
-            if room.state in TOLD_STATES:
+            if room.state is not _SUCCEEDED and room.endpoints:
                 self._tell_all(rank, room, now)
             if not room.owed:
                 rooms.note_finished(room)
@@ -135,7 +136,7 @@ class Intake:
             if shaken.is_settled:
                 continue
             owed = self._owed_notice(rank, key, endpoint, shaken, notice, end)
-            if isinstance(owed, Untold):
+            if not isinstance(owed, OwedNotice):
                 self._stats.notices_suppressed[owed.value] += 1
             elif self._outbox.owe(owed, is_news=False, now=now):
                 room.note_owed()
@@ -144,7 +145,7 @@ class Intake:
         """A handshake came after the end, or came again."""
         end = self._rooms.end_of(key, now)
         owed = self._owed_notice(rank, key, claim.endpoint, claim.shaken, _notice(rank, key, end), end)
-        if isinstance(owed, Untold):
+        if not isinstance(owed, OwedNotice):
             self._stats.notices_suppressed[owed.value] += claim.is_news
             return
         if claim.is_news:
@@ -156,33 +157,25 @@ class Intake:
     def _owed_notice(
         self, rank: Rank, key: LifeKey, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice, end: End
     ) -> OwedNotice | Untold:
-        session = shaken.session
-        if rank.has_restarted(endpoint, session, shaken.seq):
-            shaken.is_settled = True
-            return Untold.RESTARTED
+        session, seq = shaken.session, shaken.seq
+        dialect = stranger = self._dialects.of_a_stranger(rank)
+        if (registration := rank.registration_of(endpoint)) is not None:
+            if registration.session == session:
+                dialect = self._dialects.of_a_registration(rank, registration)
+            elif registration.seq > seq:
+                shaken.is_settled = True
+                return Untold.RESTARTED
         if rank.backend not in self._backends:
             return Untold.WIRE
-        dialect = self._dialects.heard_by(rank, endpoint, session)
         if not (notice.drained or dialect.holds_pages):
             return Untold.UNDRAINED
         is_handed_off = shaken.handed_off
         return OwedNotice(
-            life=key,
-            endpoint=endpoint,
-            seq=shaken.seq,
-            notice=notice,
-            session=session,
-            owed_since=end.owed_since,
-            expires_at=end.expires_at,
-            is_once=end.has_newer_life,
-            best_form=dialect.form,
-            safe_form=self._dialects.of_a_stranger(rank).form,
-            state=_TAKEN_OVER if is_handed_off else _PENDING,
-            is_reported=is_handed_off,
+            *(key, endpoint, seq, notice, session, end.owed_since, end.expires_at, end.has_newer_life),
+            *(dialect.form, stranger.form, stranger.form),
+            *(_TAKEN_OVER if is_handed_off else _PENDING, is_handed_off),
         )
 
 
 def _notice(rank: Rank, key: LifeKey, end: End) -> Notice:
-    return Notice(
-        key.room, rank.hello.prefill_rank, end.cause, rank.backend, http_status=end.http_status, drained=end.is_drained
-    )
+    return Notice(key.room, rank.hello.prefill_rank, end.cause, rank.backend, end.http_status, end.is_drained)

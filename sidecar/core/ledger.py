@@ -14,7 +14,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.count = 0
-        self._by_room: dict[tuple[str, int], list[OwedNotice]] = {}
+        self._by_room: dict[int, list[OwedNotice]] = {}  # of all ranks
         self._expiries: Expiries[OwedNotice] = Expiries()
 
     def first(self) -> OwedNotice:
@@ -22,19 +22,22 @@ class Ledger:
         return cast(OwedNotice, self._expiries.first())
 
     def find(self, life: LifeKey, endpoint: DecodeEndpoint) -> OwedNotice | None:
-        for owed in self._by_room.get((life.process, life.room), ()):
-            if owed.life == life and owed.endpoint == endpoint:
-                return owed
+        owed = self._by_room.get(life.room)
+        if owed is not None:
+            for one in owed:
+                if one.endpoint == endpoint and one.life == life:
+                    return one
         return None
 
     def older(self, key: LifeKey) -> list[OwedNotice]:
         """What older lives of the room are owed."""
-        owed = self._by_room.get((key.process, key.room))
-        return [one for one in owed if one.life.life < key.life] if owed else []
+        owed = self._by_room.get(key.room)
+        if owed is None:
+            return []
+        return [one for one in owed if one.life.life < key.life and one.life.process == key.process]
 
     def add(self, owed: OwedNotice) -> None:
-        life = owed.life
-        room = (life.process, life.room)
+        room = owed.life.room
         siblings = self._by_room.get(room)
         if siblings is None:
             self._by_room[room] = [owed]
@@ -47,8 +50,7 @@ class Ledger:
         """They have their outcome."""
         by_room = self._by_room
         for owed in ended:
-            life = owed.life
-            room = (life.process, life.room)
+            room = owed.life.room
             siblings = by_room[room]
             if len(siblings) == 1:
                 del by_room[room]
@@ -64,9 +66,10 @@ class Ledger:
             self._expiries.note_over()
             self._expiries.add(owed)
 
-    def pop_expired(self, now: float) -> list[OwedNotice]:
-        """They stay until they are removed."""
-        return self._expiries.pop_due(now)
+    def expired(self, now: float) -> OwedNotice | None:
+        """One that is void by now. It stays until it is removed."""
+        first = self._expiries.first()
+        return first if first is not None and first.expires_at <= now else None
 
     def next_expiry(self) -> float | None:
         return self._expiries.next()

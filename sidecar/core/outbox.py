@@ -109,7 +109,9 @@ class Outbox:
         """
         ledger, endpoint = self._ledger, owed.endpoint
         known = ledger.find(owed.life, endpoint)
-        queue = self._connections.find(endpoint, now)
+        queue = self._connections.known(endpoint)
+        if queue is None or not queue.is_due:  # one that is due has just been used
+            queue = self._connections.find(endpoint, now)
         if known is not None:
             self._owe_again(known, owed, queue, is_news, now)
             return False
@@ -200,7 +202,7 @@ class Outbox:
     # -- time and output
 
     def handle_timer(self, now: float) -> None:
-        for owed in self._ledger.pop_expired(now):
+        while (owed := self._ledger.expired(now)) is not None:
             self._end(owed, Outcome.EXPIRED, now)
         for queue in self._turns.pop_woken(now):
             if self._connections.known(queue.endpoint) is queue:

@@ -85,11 +85,6 @@ class Rank:
     def registration_of(self, endpoint: DecodeEndpoint) -> Registration | None:
         return self._registrations.get(endpoint)
 
-    def has_restarted(self, endpoint: DecodeEndpoint, session: str, seq: int) -> bool:
-        """Whether the endpoint registered under another session after that handshake."""
-        known = self._registrations.get(endpoint)
-        return known is not None and known.seq > seq and known.session != session
-
 
 class RankTable:
     def __init__(self, *, limit: int = RANK_LIMIT) -> None:

@@ -10,10 +10,9 @@ life; else it is a replay, which changes nothing and owes nothing twice.
 import enum
 from collections.abc import Mapping
 from sys import intern
-from types import MappingProxyType
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sidecar.core.keys import LifeKey, Outcome
 from sidecar.core.owed import OwedNotice
@@ -99,7 +98,6 @@ TABLE: dict[RoomState, dict[RoomInput, tuple[RoomState, Effect]]] = {
 
 
 _FAILED = RoomState.FAILED
-_NOBODY: Mapping[DecodeEndpoint, OwedNotice] = MappingProxyType({})
 
 
 class Handshake(Struct, gc=False):
@@ -153,55 +151,39 @@ class End(Struct, frozen=True, gc=False):
     has_newer_life: bool
 
 
-class Room:
+class Room(Struct, eq=False, gc=False, weakref=False):
     """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
 
     `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
     `has_newer_life`: as last looked at. `is_reported`: it has ended, nothing is owed any more, and that has been noted.
-    `is_over`: it is in no table.
+    `is_over`: it is in no table. `older`: the next older life of the room at that rank.
     """
 
-    __slots__ = (
-        "cause",
-        "concluded_at_s",
-        "end_began_at_s",
-        "end_seq",
-        "endpoints",
-        "expires_at",
-        "has_newer_life",
-        "http_status",
-        "is_over",
-        "is_reported",
-        "key",
-        "known_since_s",
-        "opened_at_s",
-        "owed",
-        "state",
-        "told",
-        "traceparent",
-    )
-
-    def __init__(self, key: LifeKey, known_since_s: float = 0.0) -> None:
-        self.key = key
-        self.known_since_s = known_since_s
-        self.opened_at_s = 0.0
-        self.end_began_at_s = 0.0
-        self.end_seq = 0
-        self.traceparent = ""
-        self.owed = 0
-        self.has_newer_life = False
-        self.is_reported = False
-        self.is_over = False
-        self.told: Mapping[DecodeEndpoint, OwedNotice] = _NOBODY
-        self.state = RoomState.OPEN
-        self.cause = ""
-        self.http_status = 0
-        self.concluded_at_s = 0.0
-        self.expires_at = 0.0
-        self.endpoints: dict[DecodeEndpoint, Handshake] = {}
+    key: LifeKey
+    known_since_s: float = 0.0
+    opened_at_s: float = 0.0
+    traceparent: str = ""
+    endpoints: dict[DecodeEndpoint, Handshake] = field(default_factory=dict)
+    state: RoomState = RoomState.OPEN
+    cause: str = ""
+    http_status: int = 0
+    concluded_at_s: float = 0.0
+    end_began_at_s: float = 0.0
+    end_seq: int = 0
+    expires_at: float = 0.0
+    has_newer_life: bool = False
+    owed: int = 0
+    ended: tuple[OwedNotice, ...] = ()
+    is_reported: bool = False
+    is_over: bool = False
+    older: "Room | None" = None
 
     def __repr__(self) -> str:
         return f"<Room {self.key.room}#{self.key.life} {self.state.value} endpoints={len(self.endpoints)}>"
+
+    @property
+    def told(self) -> Mapping[DecodeEndpoint, OwedNotice]:
+        return {owed.endpoint: owed for owed in self.ended}
 
     def advance(self, given: RoomInput) -> Effect:
         self.state, effect = TABLE[self.state][given]
@@ -277,8 +259,9 @@ class Room:
         endpoint, outcome = owed.endpoint, owed.outcome
         if outcome is not None and outcome.is_settled and (known := self.endpoints.get(endpoint)) is not None:
             known.is_settled = True
-        if len(self.told) < TOLD_LIMIT or endpoint in self.told:
-            self.told = {**self.told, endpoint: owed}
+        others = self.ended and tuple([one for one in self.ended if one.endpoint != endpoint])
+        if len(others) < TOLD_LIMIT:
+            self.ended = (*others, owed)
 
     def finish(self) -> bool:
         """Whether the life has ended without success and owes nothing, and this had not been noted yet."""

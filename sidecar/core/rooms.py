@@ -4,11 +4,13 @@ Across ranks nothing is superseded: another process's life of the same room is a
 request's at another rank.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
+from itertools import islice
 
 from sidecar.core.deadlines import Expiries, earliest
 from sidecar.core.keys import LifeKey
+from sidecar.core.life_index import LifeIndex
 from sidecar.core.limits import RoomLimits
 from sidecar.core.owed import OwedNotice
 from sidecar.core.room import ENDPOINT_LIMIT, Claim, Effect, End, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState
@@ -28,17 +30,17 @@ class RoomTable:
     def __init__(self, *, limits: RoomLimits, stats: Stats) -> None:
         self._limits = limits
         self._stats = stats
-        self._lives: dict[tuple[str, int], dict[int, Room]] = {}
-        self._open: OrderedDict[LifeKey, Room] = OrderedDict()
-        self._early: OrderedDict[LifeKey, float] = OrderedDict()  # when those of _open expire that decode alone has
-        self._records: OrderedDict[LifeKey, Room] = OrderedDict()
-        self._succeeded: OrderedDict[LifeKey, Room] = OrderedDict()
+        self._lives = LifeIndex()
+        self._open: dict[Room, None] = {}
+        self._early: OrderedDict[Room, float] = OrderedDict()  # when those of _open expire that decode alone has
+        self._records: Expiries[Room] = Expiries()
+        self._record_count = 0
+        self._succeeded: deque[Room] = deque()
         self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
-        self._expiries: Expiries[Room] = Expiries()
         self._finished: list[Room] = []
 
     def __repr__(self) -> str:
-        return f"<RoomTable open={len(self._open)} records={len(self._records)} tombstones={len(self._tombstones)}>"
+        return f"<RoomTable open={len(self._open)} records={self._record_count} tombstones={len(self._tombstones)}>"
 
     @property
     def open_rooms(self) -> int:
@@ -46,7 +48,7 @@ class RoomTable:
 
     @property
     def records(self) -> int:
-        return len(self._records)
+        return self._record_count
 
     @property
     def record_limit(self) -> int:
@@ -59,15 +61,15 @@ class RoomTable:
     def change_limits(self, limits: RoomLimits) -> None:
         """What is over the new bound is evicted at once."""
         self._limits = limits
-        while len(self._records) > limits.records:
-            self._evict_oldest()
+        while self._record_count > limits.records:
+            self._evict_one()
 
     def find(self, key: LifeKey) -> Room | None:
-        lives = self._lives.get((key.process, key.room))
-        return lives.get(key.life) if lives else None
+        return self._lives.find(key.process, key.room, key.life)
 
     def lives_of(self, process: str, room: int) -> list[Room]:
-        return list(self._lives.get((process, room), {}).values())
+        """The oldest first."""
+        return self._lives.of_room(process, room)[::-1]
 
     # -- facts
 
@@ -77,7 +79,7 @@ class RoomTable:
         if room is None and self._is_buried(key, now):
             return False
         room = room or self._add(key, now)
-        self._early.pop(key, None)
+        self._early.pop(room, None)
         is_news = not room.opened_at_s
         room.opened_at_s = room.opened_at_s or now
         room.traceparent = traceparent
@@ -94,12 +96,12 @@ class RoomTable:
         now: float,
     ) -> list[Claim]:
         """A life that nobody opens is forgotten after `ttl_s`: decode has given up by then. `endpoint`: the fact's."""
-        others = self._lives.get((key.process, key.room), {})
-        if any(room.key.life > key.life and endpoint in room.endpoints for room in others.values()):
+        lives = self._lives.of_room(key.process, key.room)
+        if any(room.key.life > key.life and endpoint in room.endpoints for room in lives):
             self._stats.handshakes_superseded += 1
             return []
         self._void_older(key, endpoint, fact.seq)
-        known = others.get(key.life)
+        known = self.find(key) if lives else None
         if known is None and self._is_buried(key, now):
             if is_replay:
                 return [Reaffirm(endpoint, fact.seq)]
@@ -121,12 +123,11 @@ class RoomTable:
         room = self.find(key)
         return [] if room is None else room.acknowledged(endpoint, seq)
 
-    def concluded(self, process: str, fact: RoomConcluded, *, ttl_s: float, now: float) -> Room | None:
+    def concluded(self, process: str, fact: RoomConcluded, ttl_s: float, now: float) -> Room | None:
         """The life, if that has changed it."""
         at_s = fact.at_s if fact.at_s <= now else now
         expires_at = at_s + ttl_s
-        lives = self._lives.get((process, fact.room))
-        room = lives.get(fact.life) if lives else None
+        room = self._lives.find(process, fact.room, fact.life)
         if fact.status is _SUCCESS:
             given = _SUCCESSFUL
         elif expires_at <= now:
@@ -139,27 +140,27 @@ class RoomTable:
             if self._is_buried(key, now):
                 return None
             room = self._add(key, now)
-            lives = self._lives[process, fact.room]  # it may have pushed out another life of the room
         before, expiry = room.state, room.expires_at
         effect = room.conclude(given, fact.cause, at_s, expires_at, http_status=fact.http_status)
         if room.state is before:
             self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
             return None
         room.end_seq = fact.seq
-        room.has_newer_life = lives is not None and max(lives) > fact.life
+        room.has_newer_life = self._lives.newest(process, fact.room) is not room
         room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
         if before is _OPEN:
-            del self._open[room.key]
-            self._early.pop(room.key, None)
-        self._keep_end(room, is_dated=room.expires_at == expiry)
+            del self._open[room]
+            self._early.pop(room, None)
+        if room.state is _SUCCEEDED:
+            self._keep_success(room)
+        else:
+            self._keep_failure(room, was_open=before is _OPEN, is_dated=room.expires_at == expiry)
         return room
 
     def note_ended(self, ended: Sequence[OwedNotice]) -> None:
         for owed in ended:
             life = owed.life
-            lives = self._lives.get((life.process, life.room))
-            room = lives.get(life.life) if lives else None
-            if room is not None:
+            if (room := self._lives.find(life.process, life.room, life.life)) is not None:
                 room.note_ended(owed)
                 if room.finish():
                     self._finished.append(room)
@@ -176,57 +177,57 @@ class RoomTable:
 
     def end_of(self, key: LifeKey, now: float) -> End:
         """For a life that has failed, drained or not, or is buried."""
-        lives = self._lives.get((key.process, key.room), {})
-        has_newer_life = bool(lives) and max(lives) > key.life
-        room = lives.get(key.life)
+        newest = self._lives.newest(key.process, key.room)
+        has_newer_life = newest is not None and newest.key.life > key.life
+        room = self.find(key)
         if room is None:
             return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], has_newer_life)
         room.has_newer_life = has_newer_life
         return room.end()
 
     def open_of(self, process: str) -> list[LifeKey]:
-        return [key for key in self._open if key.process == process]
+        return [room.key for room in self._open if room.key.process == process]
 
     def has_open(self, process: str, room: int) -> bool:
-        lives = self._lives.get((process, room), {})
-        return any(life.state is RoomState.OPEN for life in lives.values())
+        return any(life.state is _OPEN for life in self._lives.of_room(process, room))
 
     def forget_open(self, process: str) -> int:
         """How many open lives of that process there were."""
-        gone = [room for key, room in self._open.items() if key.process == process]
+        gone = [room for room in self._open if room.key.process == process]
         for room in gone:
-            self._remove(room)
+            self._forget_open(room)
         return len(gone)
 
     # -- time
 
     def handle_timer(self, now: float) -> None:
-        for room in self._expiries.pop_due(now):
+        for room in self._records.pop_due(now):
             self._stats.records_expired += 1
-            self._remove(room)
+            self._record_count -= 1
+            self._bury(room)
         while self._early and next(iter(self._early.values())) <= now:
             self._stats.open_rooms_dropped["early"] += 1
-            self._remove(self._open[next(iter(self._early))])
+            self._forget_open(next(iter(self._early)))
         while self._tombstones and next(iter(self._tombstones.values())) <= now:
             self._tombstones.popitem(last=False)
 
     def next_deadline(self) -> float | None:
         early = next(iter(self._early.values())) if self._early else None
-        return earliest((self._expiries.next(), early))
+        return earliest((self._records.next(), early))
 
     # -- inside
 
     def _void_older(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int) -> None:
         """The endpoint spoke of this life: it waits in no older one any more."""
-        for number, room in self._lives.get((key.process, key.room), {}).items():
-            if number < key.life:
+        for room in self._lives.of_room(key.process, key.room):
+            if room.key.life < key.life:
                 room.settled(endpoint, seq)
 
     def _conclude_expired(self, room: Room | None) -> None:
         """A replay brought back a life whose record has had its time."""
         if room is not None and room.state is RoomState.OPEN:
             self._stats.records_expired += 1
-            self._remove(room)
+            self._forget_open(room)
 
     def _is_buried(self, key: LifeKey, now: float) -> bool:
         expires_at = self._tombstones.get(key)
@@ -234,66 +235,64 @@ class RoomTable:
 
     def _add(self, key: LifeKey, now: float) -> Room:
         if len(self._open) >= self._limits.open_rooms:
-            self._stats.open_rooms_dropped["limit"] += 1
-            self._remove(next(iter(self._open.values())))
-        room = self._open[key] = Room(key, now)
-        self._lives.setdefault((key.process, key.room), {})[key.life] = room
+            # Some at once: to find the first of those left takes longer the more have gone before it.
+            for oldest in list(islice(self._open, 1 + self._limits.open_rooms // 128)):
+                self._stats.open_rooms_dropped["limit"] += 1
+                self._forget_open(oldest)
+        room = Room(key, now)
+        self._open[room] = None
+        self._lives.add(room)
         return room
 
     def _add_early(self, key: LifeKey, ttl_s: float, now: float) -> Room:
         room = self._add(key, now)
-        self._early[key] = now + ttl_s
+        self._early[room] = now + ttl_s
         return room
 
-    def _keep_end(self, room: Room, *, is_dated: bool) -> None:
-        """`is_dated`: it drained late, and its time to expire stays what it was."""
-        stats, state, records = self._stats, room.state, self._records
-        if state is _SUCCEEDED:
-            stats.rooms_succeeded += 1
-            self._succeeded[room.key] = room
-            if len(self._succeeded) > self._limits.succeeded:
-                self._remove(next(iter(self._succeeded.values())))
-            return
-        if state is _FAILED:
-            stats.rooms_failed += 1
-        else:
-            stats.rooms_undrained += 1
-        records[room.key] = room
-        if not is_dated:
-            self._expiries.add(room)
-        if len(records) > self._limits.records:
-            self._evict_oldest()
+    def _keep_success(self, room: Room) -> None:
+        self._stats.rooms_succeeded += 1
+        self._succeeded.append(room)
+        if len(self._succeeded) > self._limits.succeeded:
+            self._bury(self._succeeded.popleft())
 
-    def _evict_oldest(self) -> None:
-        """What is owed for it already stays owed; a late handshake is still answered, though without the true cause."""
-        key, room = self._records.popitem(last=False)
-        self._forget(room)
-        self._expiries.note_over()
+    def _keep_failure(self, room: Room, *, was_open: bool, is_dated: bool) -> None:
+        """`is_dated`: it drained late, and its time to expire stays what it was."""
+        if room.state is _FAILED:
+            self._stats.rooms_failed += 1
+        else:
+            self._stats.rooms_undrained += 1
+        if was_open:
+            self._record_count += 1
+        elif not is_dated:
+            self._records.note_over()
+        if not is_dated:
+            self._records.add(room)
+        if self._record_count > (limit := self._limits.records):
+            for _ in range(1 + limit // 128):  # some more at once, which is cheaper
+                self._evict_one()
+
+    def _evict_one(self) -> None:
+        """The one that expires first. What is owed for it already stays owed; a late handshake is still answered,
+        though without the true cause."""
+        room = self._records.pop_first()
+        self._record_count -= 1
+        self._bury(room)
         self._stats.records_evicted_early += 1
         if room.owed:
             self._finished.append(room)
         if room.state is not _FAILED:
             return
-        self._tombstones[key] = room.expires_at
+        self._tombstones[room.key] = room.expires_at
         if len(self._tombstones) > self._limits.tombstones:
             self._stats.tombstones_lost += 1
             self._tombstones.popitem(last=False)
 
-    def _remove(self, room: Room) -> None:
-        self._forget(room)
-        if room.state is _OPEN:
-            del self._open[room.key]
-            self._early.pop(room.key, None)
-        elif room.state is _SUCCEEDED:
-            del self._succeeded[room.key]
-        else:
-            del self._records[room.key]
-            self._expiries.note_over()
+    def _forget_open(self, room: Room) -> None:
+        del self._open[room]
+        self._early.pop(room, None)
+        self._bury(room)
 
-    def _forget(self, room: Room) -> None:
-        """It goes out of its table."""
-        room.is_over, key = True, room.key
-        lives = self._lives[key.process, key.room]
-        del lives[key.life]
-        if not lives:
-            del self._lives[key.process, key.room]
+    def _bury(self, room: Room) -> None:
+        """It is found no more."""
+        room.is_over = True
+        self._lives.remove(room)

@@ -5,22 +5,13 @@ from sidecar.model import DecodeEndpoint, DecodeRegistered, Goodbye
 from tests.core.scene import E1, hello
 
 
-def test_a_session_is_old_only_against_a_later_registration() -> None:
-    rank = Rank(hello(), 1)
-    rank.registered(DecodeRegistered(5, E1, "new", 20))
-
-    assert rank.has_restarted(E1, "old", 4)
-    assert not rank.has_restarted(E1, "old", 6)
-    assert not rank.has_restarted(E1, "new", 4)
-
-
 def test_registrations_are_bounded_and_the_oldest_goes() -> None:
     rank = Rank(hello(), 1)
     for number in range(REGISTRATION_LIMIT + 1):
         rank.registered(DecodeRegistered(5, DecodeEndpoint("10.0.0.1", number), "new", 20))
 
-    assert not rank.has_restarted(DecodeEndpoint("10.0.0.1", 0), "old", 4)
-    assert rank.has_restarted(DecodeEndpoint("10.0.0.1", 1), "old", 4)
+    assert rank.registration_of(DecodeEndpoint("10.0.0.1", 0)) is None
+    assert rank.registration_of(DecodeEndpoint("10.0.0.1", 1)) is not None
 
 
 def test_a_connected_rank_is_never_forgotten() -> None:
