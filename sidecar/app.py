@@ -27,9 +27,10 @@ from sidecar.shell.driver import Driver
 from sidecar.shell.garbage import spare_the_living
 from sidecar.shell.ingress import LOOK_S, IngressServer
 from sidecar.shell.life_log import LifeLog
+from sidecar.shell.link import FROZEN_PEER_LIMIT_S
 from sidecar.shell.notify import Supervised, SystemdSocket
 from sidecar.shell.pulse import Pulse
-from sidecar.shell.push import FROZEN_PEER_LIMIT_S, PushPool
+from sidecar.shell.push import PushPool
 from sidecar.shell.rendezvous import Rendezvous
 from sidecar.tracing import Tracing
 

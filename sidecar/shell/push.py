@@ -1,16 +1,8 @@
-"""One PUSH socket for each decode endpoint. It offers, watches and reports; what to send and when is the core's
-business.
-
-Socket options by measurement: IMMEDIATE makes a missing peer visible as a refusal instead of swallowing messages, a
-reconnect interval of -1 would go deaf for good after one refused connect, and heartbeats end a frozen peer's
-connection.
-"""
+"""One link for each decode endpoint. It offers, watches and reports; what to send and when is the core's business."""
 
 import asyncio
 import ipaddress
-import itertools
 import socket
-import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,39 +12,11 @@ import zmq
 
 from sidecar.core.owed import OwedNotice
 from sidecar.model import DecodeEndpoint
+from sidecar.shell.link import FAILURES, Link
+from sidecar.shell.monitors import Monitors
 from sidecar.wire.kv_status import failed_frames
 
-OPTIONS: dict[int, int] = {
-    zmq.IMMEDIATE: 1,
-    zmq.SNDHWM: 1000,
-    zmq.LINGER: 0,
-    zmq.RECONNECT_IVL: 100,
-    zmq.RECONNECT_IVL_MAX: 2000,
-    zmq.CONNECT_TIMEOUT: 3000,
-    zmq.HANDSHAKE_IVL: 3000,
-    zmq.HEARTBEAT_IVL: 2000,  # rarer costs less with a thousand endpoints that are idle
-    zmq.HEARTBEAT_TIMEOUT: 1900,
-}
-
-FROZEN_PEER_LIMIT_S = 3.9
-"""Heartbeat interval and timeout together: how long a dead connection can pass for one that is up."""
-
 LOOKUP_LIMIT_S = 5.0
-
-_LAST = int(zmq.NOBLOCK)
-_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-"""As plain numbers: `send_multipart` works with the flags as enums, which costs more than the sending."""
-
-_FAILURES: dict[int, str] = {
-    zmq.EVENT_CLOSED: "closed",
-    zmq.EVENT_CONNECT_RETRIED: "retried",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "handshake_failed",
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "handshake_failed",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "handshake_failed",
-}
-_WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_FAILURES)
-_serial = itertools.count()
-_EVENT = struct.Struct("=HI")
 
 
 class Listener(Protocol):
@@ -69,7 +33,9 @@ class PushPool:
         self._listener = listener
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._links: dict[DecodeEndpoint, _Link] = {}
+        self._monitors = Monitors(self._loop)
+        self._on_event = self.heard
+        self._links: dict[DecodeEndpoint, Link] = {}
         self._lookups: dict[DecodeEndpoint, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
@@ -117,10 +83,13 @@ class PushPool:
         """What libzmq has taken may still leave, for that long after the context is asked to end."""
         for endpoint in [*self._links, *self._lookups]:
             self.close(endpoint, linger_ms=linger_ms)
+        self._monitors.close()
 
     def _open(self, endpoint: DecodeEndpoint, host: str) -> None:
         try:
-            self._links[endpoint] = _Link(self, endpoint, host, self._context, self._loop)
+            self._links[endpoint] = Link(
+                endpoint, host, context=self._context, monitors=self._monitors, on_event=self._on_event
+            )
         except zmq.ZMQError as error:
             self._fault("open", endpoint, error)
 
@@ -148,84 +117,7 @@ class PushPool:
         elif event == zmq.EVENT_DISCONNECTED:
             self._listener.endpoint_down(endpoint)
         else:
-            self.failures[_FAILURES.get(event, "other")] += 1
-
-
-class _Link:
-    """A PUSH socket and its monitor. The monitor's descriptor fires once for a batch of events: it is read dry.
-
-    libzmq's I/O thread waits, with the PUSH socket's monitor locked, while an event finds no taker: so our end of the
-    pair has no bound and goes only after the monitor has been stopped. Otherwise that thread and this one are stuck for
-    good.
-    """
-
-    __slots__ = ("_endpoint", "_is_closed", "_loop", "_monitor", "_monitor_fd", "_pool", "_receive", "_send", "push")
-
-    def __init__(
-        self,
-        pool: PushPool,
-        endpoint: DecodeEndpoint,
-        host: str,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._pool = pool
-        self._endpoint = endpoint
-        self._loop = loop
-        self._is_closed = False
-        self.push = context.socket(zmq.PUSH)
-        # Of the class below zmq.Socket: without the arguments that only other kinds of socket have, at half the cost.
-        self._send = super(zmq.Socket, self.push).send
-        try:
-            for option, value in OPTIONS.items():
-                self.push.setsockopt(option, value)
-            self.push.setsockopt(zmq.IPV6, ":" in host)
-            address = f"inproc://monitor-{next(_serial)}"
-            self.push.monitor(address, _WATCHED)
-            self._monitor = context.socket(zmq.PAIR)
-            self._receive = super(zmq.Socket, self._monitor).recv
-            self._monitor.setsockopt(zmq.RCVHWM, 0)
-            self._monitor.connect(address)
-            self._monitor_fd = int(self._monitor.getsockopt(zmq.FD))
-            self.push.connect(f"tcp://[{host}]:{endpoint.port}" if ":" in host else f"tcp://{host}:{endpoint.port}")
-        except zmq.ZMQError:
-            self.push.close(linger=0)
-            raise
-        loop.add_reader(self._monitor_fd, self._read_monitor)
-        loop.call_soon(self._read_monitor)
-
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Raises zmq.Again for a message that is not taken."""
-        send = self._send
-        first, *others, last = frames
-        send(first, _MORE)
-        try:
-            for frame in others:
-                send(frame, _MORE)
-        except zmq.Again:  # its pipe has gone: libzmq swallows what follows, up to a last frame of the same message
-            send(last, _LAST)
-            raise
-        send(last, _LAST)
-
-    def close(self, linger_ms: int) -> None:
-        self._is_closed = True
-        self._loop.remove_reader(self._monitor_fd)
-        self.push.monitor(None, 0)
-        self._monitor.close(linger=0)
-        self.push.close(linger=linger_ms)
-
-    def _read_monitor(self) -> None:
-        while not self._is_closed:
-            try:
-                described = self._receive(_LAST)
-                self._receive(_LAST)  # the address
-            except zmq.Again:
-                return
-            event, _ = _EVENT.unpack(described)
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                # Makes the socket see its new pipe now: a send within 1 ms of another does not look by itself.
-                self.push.getsockopt(zmq.EVENTS)
-            self._pool.heard(self._endpoint, event)
+            self.failures[FAILURES.get(event, "other")] += 1
 
 
 def _is_literal(host: str) -> bool:

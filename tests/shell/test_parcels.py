@@ -62,6 +62,19 @@ async def test_a_dead_decode_delays_no_other(service: Service) -> None:
             assert await waiting.told() == [b"7", b"4", b"0"]
 
 
+async def test_a_message_of_one_frame_goes_as_it_is(service: Service) -> None:
+    """None of sglang's is so short; a local sender with a bug must not cost other ranks theirs."""
+    with decode() as waiting:
+        async with ranks(service.path, "p") as [rank]:
+            registers(rank, waiting.endpoint)
+            rank.say(
+                ParcelGiven(rank.next_seq(), 1, waiting.endpoint, "s", (b"alone",), take_by_s=time.monotonic() + 10.0)
+            )
+            gives(rank, 2, waiting.endpoint)
+
+            assert [await waiting.told(), await waiting.told()] == [[b"alone"], [b"2", b"4", b"0"]]
+
+
 async def test_a_parcel_that_is_read_too_late_is_pushed_by_nobody(service: Service) -> None:
     """The sidecar was stopped for a while: stock has pushed it, and the room may be another request's by now."""
     with decode() as waiting:
