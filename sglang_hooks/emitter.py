@@ -68,6 +68,7 @@ class Emitter:
         self._unsent: deque[bytes] = deque()
         self._sending = threading.Lock()
         self._is_replaying = False
+        self._is_stuck = False  # the kernel takes no more: the emitter thread waits for it to do so
         self._part = b""
         self._socket: socket.socket | None = None
         self._wake = Wake()
@@ -96,25 +97,31 @@ class Emitter:
         if self._socket is None:
             return  # the replay that opens the next stream says it
         if self._overflowed or len(self._unsent) >= self._unsent_limit:
-            self._overflowed = True
             self.traffic.facts_dropped += 1
-            self._wake.ring()
+            if not self._overflowed:
+                self._overflowed = True
+                self._wake.ring()
             return
         self._unsent.append(encode(fact))
 
     def flush(self) -> None:
         """Sends what the kernel takes now. Any thread; never blocks: whoever finds another thread sending leaves it
-        to that one, which looks again after it has let go."""
+        to that one, which looks again after it has let go. What is not taken is the emitter thread's from then on."""
+        if not self._is_stuck and not self._send_in_turn():
+            self._wake.ring()
+
+    def _send_in_turn(self) -> bool:
+        """Whether nothing is left to this thread."""
         while self._unsent or self._part:
             if not self._sending.acquire(blocking=False):
-                return
+                return True
             try:
-                took_all = self._send_some()
+                self._is_stuck = not self._send_some()
+                if self._is_stuck:
+                    return False
             finally:
                 self._sending.release()
-            if not took_all:
-                self._wake.ring()
-                return
+        return True
 
     def flush_or_break(self, *, may_wait: bool = True) -> None:
         """Afterwards either the kernel has all that was posted before, which even SIGKILL does not take back, or
@@ -252,7 +259,7 @@ class Emitter:
         with self._lock:
             self._unsent.clear()
             self._part = b""
-            self._given_up = self._overflowed = False
+            self._given_up = self._overflowed = self._is_stuck = False
             self._socket = stream
             replayed = 0
             for fact in self._source.replay():
@@ -281,7 +288,7 @@ class Emitter:
                 elif events & ~select.POLLOUT and not self._receive(stream, reader):
                     return
             self._look()
-            self.flush()
+            self._send_in_turn()  # without a ring, which would end the next poll at once, and so on
 
     def _receive(self, stream: socket.socket, reader: FrameReader[Reply]) -> bool:
         try:

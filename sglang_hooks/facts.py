@@ -13,8 +13,7 @@ def opening_fact(life: Life) -> RoomOpened:
 
 def handshake_fact(life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
     joined = life.endpoints[endpoint]
-    handed_off = endpoint in life.handed_off
-    return DecodeHandshake(joined.seq, life.room, life.number, endpoint, joined.session, handed_off)
+    return DecodeHandshake(joined.seq, life.room, life.number, endpoint, joined.session, joined.is_handed_off)
 
 
 def conclusion_fact(life: Life, status: TerminalStatus, *, at_s: float) -> RoomConcluded:

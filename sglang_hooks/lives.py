@@ -7,6 +7,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice
 
+from msgspec import Struct
+
 from sglang_hooks.life import Joined, Life, Verdict
 from sidecar.model import DecodeEndpoint
 
@@ -23,8 +25,7 @@ _SEARCH = 64
 EVICTED_CAUSE = "ended at prefill; the cause is no longer known"
 
 
-@dataclass(frozen=True, slots=True)
-class Tombstone:
+class Tombstone(Struct, frozen=True, gc=False):
     number: int
     expires_at_s: float
 
@@ -134,7 +135,6 @@ class LifeTable:
             for endpoint, joined in later.items():
                 rest.join(endpoint, joined.session, seq=joined.seq, at_s=joined.at_s)
                 del life.endpoints[endpoint]
-                life.owed.discard(endpoint)
         return life
 
     def senderless(self, room: int) -> Life:
@@ -146,7 +146,6 @@ class LifeTable:
         life = self._early.get(room)
         if life is None or life.endpoints.pop(endpoint, None) is None:
             return None
-        life.owed.discard(endpoint)
         if not life.endpoints:
             del self._early[room]
         return life
@@ -217,7 +216,7 @@ class LifeTable:
         if len(self._records) > self._record_limit:
             evicted = self._least_missed()
             self.losses.records_evicted += 1
-            self.losses.owed_evicted += bool(evicted.owed)
+            self.losses.owed_evicted += evicted.owes
             if self._drop_record(evicted):
                 self._bury(evicted)
 
@@ -225,7 +224,7 @@ class LifeTable:
         """Of the oldest records one that owes nothing, if there is one: a late decode will still be told, though not
         the cause."""
         oldest = list(islice(self._records.values(), _SEARCH))
-        return next((life for life in oldest if not life.owed), oldest[0])
+        return next((life for life in oldest if not life.owes), oldest[0])
 
     def _drop_record(self, life: Life) -> bool:
         """Whether its room had seen nothing since."""

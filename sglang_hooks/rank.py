@@ -161,17 +161,17 @@ class Rank(RankBook):
                 if life is None:
                     return False
                 number = life.number
-                life.owed.discard(endpoint)
+                life.owe_no_more(endpoint)
             elif endpoint in life.endpoints or life.previous is None:
                 self.counts.shared_endpoint_aborts += life.previous is not None
-                life.owed.discard(endpoint)
+                life.owe_no_more(endpoint)
                 number = life.number
             else:
                 guard = True
                 self.counts.guarded_aborts += 1
                 number = life.previous
                 if (older := self.table.find(room, number)) is not None:
-                    older.owed.discard(endpoint)
+                    older.owe_no_more(endpoint)
             self.emitter.post(DecodeAborted(self.seq(), room, number, endpoint))
         self.emitter.flush()
         return guard
@@ -191,7 +191,7 @@ class Rank(RankBook):
             if number is None:
                 return
             if (life := self.table.find(room, number)) is not None:
-                life.owed.discard(endpoint)
+                life.owe_no_more(endpoint)
             self.emitter.post(DecodeAcknowledged(self.seq(), room, number, endpoint))
         self.emitter.flush()
 

@@ -97,6 +97,37 @@ def test_a_sidecar_that_does_not_read_blocks_nobody(
         assert [record.levelname for record in caplog.records if "did not read" in record.message] == ["WARNING"]
 
 
+def test_a_sidecar_that_does_not_read_is_waited_for_without_trying_again_and_again(
+    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring for each vain attempt would have the emitter thread try at once again: a whole core, and half of the
+    scheduler's GIL, for as long as a sidecar is stopped."""
+    rings: list[str] = []
+    looked = threading.Event()
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        sidecar._reads.clear()  # noqa: SLF001 - our own double
+        wake = rank.emitter._wake  # noqa: SLF001 - what it is about
+        ring, silence = wake.ring, wake.silence
+        monkeypatch.setattr(wake, "ring", lambda: (rings.append(threading.current_thread().name), ring()))
+        monkeypatch.setattr(wake, "silence", lambda: (silence(), looked.set()))
+        room = 0
+        while not rings:
+            rank.release(rank.open(room), "Aborted")
+            room += 1
+        assert looked.wait(LIMIT_S)
+        for later in range(room, room + 1_000):
+            rank.release(rank.open(later), "Aborted")
+
+        assert {threading.current_thread().name} == set(rings)
+        assert len(rings) < 10  # one each time that the kernel had taken all in between
+        sidecar.read_on()
+        assert [fact.room for fact in sidecar.hear(2) if isinstance(fact, RoomConcluded)][:1] == [0]
+        wait_until(lambda: not rank.emitter._unsent, "what was left over is not sent")  # noqa: SLF001
+
+
 def test_a_success_is_in_the_kernel_before_it_is_pushed(make_rank: MakeRank, socket_path: Path) -> None:
     """Whatever dies next: what `succeeded` has returned for can be read from the stream."""
     with ScriptedSidecar(socket_path) as sidecar:

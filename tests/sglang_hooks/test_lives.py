@@ -41,7 +41,7 @@ def test_an_early_endpoint_joins_the_life_that_opens(table: LifeTable) -> None:
 
     assert early is life
     assert life.endpoints == {D1: Joined("s", 1, at_s=1.0)}
-    assert {D1} == life.owed
+    assert life.owed == [D1]
     assert table.open(7).endpoints == {}
 
 

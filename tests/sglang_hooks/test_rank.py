@@ -134,7 +134,7 @@ def test_decodes_abort_for_its_own_life_reaches_stock_and_settles(make_rank: Mak
     assert not rank.decode_aborted(ROOM, D1)
 
     assert DecodeAborted(3, ROOM, life.number, D1) == told[-1]
-    assert set() == life.owed
+    assert life.owed == []
 
 
 def test_decodes_abort_for_an_ended_room_settles_that_life(make_rank: MakeRank) -> None:
