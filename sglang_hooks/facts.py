@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from sglang_hooks.lives import Life, LifeTable
 from sidecar.model import DecodeEndpoint, DecodeHandshake, Fact, RoomConcluded, RoomOpened, TerminalStatus
 
+_SUCCESS = TerminalStatus.SUCCESS
+
 
 def opening_fact(life: Life) -> RoomOpened:
     return RoomOpened(life.opened_seq, life.room, life.number, life.traceparent)
@@ -17,18 +19,17 @@ def handshake_fact(life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
 
 
 def conclusion_fact(life: Life, status: TerminalStatus, *, at_s: float) -> RoomConcluded:
-    """`at_s` is used while the life has no time of its own."""
-    cause = "" if status is TerminalStatus.SUCCESS else life.cause
+    is_success = status is _SUCCESS
     return RoomConcluded(
         life.concluded_seq,
         life.room,
         life.number,
         status,
-        cause,
+        "" if is_success else life.cause,
         life.drained_in_time,
-        life.concluded_at_s or at_s,
+        at_s,
         life.ending_since_s,
-        0 if status is TerminalStatus.SUCCESS else life.http_status,
+        0 if is_success else life.http_status,
     )
 
 
@@ -48,7 +49,7 @@ def replay(table: LifeTable, *, now: float) -> Iterator[Fact]:
         for endpoint in owed:
             yield handshake_fact(life, endpoint)
         if life.concluded:
-            yield conclusion_fact(life, TerminalStatus.FAILED, at_s=now)
+            yield conclusion_fact(life, TerminalStatus.FAILED, at_s=life.concluded_at_s or now)
     for life in early:
         for endpoint in life.owed:
             yield handshake_fact(life, endpoint)

@@ -6,6 +6,7 @@ Pure: no locks, clock or sockets. `Rank` guards it with one lock and turns its a
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 
 from msgspec import Struct
 
@@ -62,6 +63,7 @@ class LifeTable:
         self._records: OrderedDict[int, Life] = OrderedDict()  # by life number, oldest end first
         self._last_end: dict[int, Life] = {}  # by room; each is in _records
         self._tombstones: OrderedDict[int, Tombstone] = OrderedDict()  # by room
+        self._expires_from_s = inf  # nothing before
 
     def open(self, room: int) -> Life:
         life = self._early.pop(room, None) or self._next_life(room)
@@ -191,10 +193,18 @@ class LifeTable:
         }
 
     def expire(self, *, now: float) -> None:
+        if now >= self._expires_from_s:
+            self._expire(now)
+
+    def _expire(self, now: float) -> None:
         while self._records and (oldest := next(iter(self._records.values()))).concluded_at_s + self._ttl_s <= now:
             self._drop_record(oldest)
         while self._tombstones and next(iter(self._tombstones.values())).expires_at_s <= now:
             self._tombstones.popitem(last=False)
+        self._expires_from_s = min(
+            next((record.concluded_at_s + self._ttl_s for record in self._records.values()), inf),
+            next((tombstone.expires_at_s for tombstone in self._tombstones.values()), inf),
+        )
 
     def _next_life(self, room: int) -> Life:
         self._last_number += 1
@@ -209,6 +219,7 @@ class LifeTable:
 
     def _keep_record(self, life: Life) -> None:
         self._records[life.number] = life
+        self._expires_from_s = min(self._expires_from_s, life.concluded_at_s + self._ttl_s)
         opened = self._open.get(life.room)
         is_last = opened is None or (opened.succeeded and opened.number < life.number)
         if is_last and life.room not in self._early:

@@ -10,6 +10,10 @@ from sglang_hooks.lives import Life, LifeTable, Verdict
 from sglang_hooks.rank_counts import RankCounts
 from sidecar.model import DecodeEndpoint, RoomConcluded, TerminalStatus
 
+# Members of an enum are looked up on its class, which costs as much as a call.
+_SUCCESS, _FAILED = Verdict.SUCCESS, Verdict.FAILED
+_IS_FAILED = TerminalStatus.FAILED
+
 
 class RankBook:
     """`emitter` is set by whoever is its source, before anything is posted."""
@@ -102,13 +106,13 @@ class RankBook:
         life.concluded = True
         life.concluded_at_s = self.clock()
         if life.verdict is None:
-            life.verdict = Verdict.SUCCESS if life.succeeded else Verdict.FAILED
+            life.verdict = _SUCCESS if life.succeeded else _FAILED
         self.table.close(life, now=life.concluded_at_s)
         if not life.succeeded:
             self.counts.told_lives += 1
-            self.emitter.post(self.conclusion(life, TerminalStatus.FAILED))
+            self.emitter.post(self.conclusion(life, _IS_FAILED))
         return True
 
     def conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
         life.concluded_seq = life.concluded_seq or self.seq()
-        return facts.conclusion_fact(life, status, at_s=self.clock())
+        return facts.conclusion_fact(life, status, at_s=life.concluded_at_s or self.clock())

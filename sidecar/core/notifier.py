@@ -114,7 +114,7 @@ class Notifier:
 
     def receive(self, stream: int, messages: Sequence[Upward], now: float) -> None:
         """Messages that came together, in order. Those of one kind in a row are taken together, which is cheaper."""
-        for kind, alike in groupby(messages, type):
+        for kind, alike in groupby(messages, type) if len(messages) > 1 else [(type(one), [one]) for one in messages]:
             if kind is Hello:
                 for hello in alike:
                     self._hello(stream, cast(Hello, hello), now)
@@ -201,15 +201,18 @@ class Notifier:
         return earliest((*[part.next_deadline() for part in parts], self._retire_at()))
 
     def take_actions(self) -> list[Action]:
-        """Decode's side first: replies to ranks are in no hurry, and each one wakes a process that wants the CPU."""
+        """Decode's side first and alone: replies to ranks are in no hurry, and each one wakes a process that wants the
+        CPU."""
+        sends: list[Action] = [*self.parcels.take_actions(), *self.outbox.take_actions()]
+        if sends:
+            return sends
         self._report_hand_offs()
         for rank, accepted in self._acks.take(self.ranks.connected):
             self._replies_to(rank.hello.process).append(accepted)
         for process, theirs in self.parcels.take_replies():
             self._replies_to(process).extend(theirs)
         replies: list[Action] = [SendReplies(stream, messages) for stream, messages in self._replies.items()]
-        parcels = self.parcels.take_actions()
-        actions: list[Action] = [*parcels, *self.outbox.take_actions(), *replies, *self._actions]
+        actions = replies + self._actions
         self._actions, self._replies = [], {}
         return actions
 
