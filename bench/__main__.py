@@ -15,6 +15,7 @@ from bench.running import running_sidecar
 from bench.samples import Samples, save
 from bench.throughput import throughput
 from bench.traffic import traffic
+from bench.truth import truth_table
 from tests.engine.figures import scheduler_cost
 
 OUTPUT = Path("build/bench.json")
@@ -52,6 +53,8 @@ def sidecar_figures(*, is_quick: bool, samples: Samples) -> dict[str, object]:
     }
     say("memory and start")
     start, many, grown = at_start(), thousand(idle_s=idle_s), growth(idle_s=idle_s)
+    say("what a notice meets")
+    truths = truth_table()
     say("living endpoints beside dead ones")
     lines = head_of_line(
         endpoints=100 if is_quick else 1_000, notices=2_000 // scale, rounds=1 if is_quick else 3, samples=samples
@@ -68,6 +71,7 @@ def sidecar_figures(*, is_quick: bool, samples: Samples) -> dict[str, object]:
         "dead_half": lines,
         "dead_half_p99_ratio": lines["ratio"],
         "connect_1000_s": many["connect_1000_s"],
+        "truth_table": truths,
     }
 
 

@@ -32,6 +32,8 @@ class Monitors:
         self._epoll.unregister(descriptor)
 
     def close(self) -> None:
+        if self._epoll.closed:
+            return
         self._loop.remove_reader(self._epoll)
         self._epoll.close()
 

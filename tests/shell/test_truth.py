@@ -19,6 +19,7 @@ import pytest_asyncio
 import structlog
 import zmq
 
+from sidecar.app import LINGER_MS
 from sidecar.model import DecodeEndpoint, DecodeRegistered
 from sidecar.shell import link
 from tests.pair.ports import free_port
@@ -164,6 +165,59 @@ async def test_a_peer_restarted_on_the_same_port(truth: Truth) -> None:
             assert truth.metric("endpoint_ups_total") == 2
             assert truth.metric("hand_offs_again_total") == 1
             assert truth.why_owed(1) == ["waits for evidence that it arrived"]
+
+
+async def test_a_peer_killed_as_it_is_told_and_owed_more_while_it_is_down(truth: Truth) -> None:
+    """Whatever had become of the first notice, the process that comes back hears of both rooms."""
+    port = free_port()
+    async with joined(truth) as rank, contextlib.AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(mortal(port))
+        for trial in range(5):
+            told, more = 2 * trial, 2 * trial + 1
+            for room in (told, more):
+                rank.handshake(room, peer.endpoint)
+            await truth.until(lambda trial=trial: truth.metric("endpoint_ups_total") == trial + 1)
+            rank.failed(told)
+            await truth.until(lambda told=told: truth.why_owed(told) == ["waits for evidence that it arrived"])
+            peer.process.kill()
+            await truth.until(lambda trial=trial: truth.metric("endpoint_downs_total") == trial + 1)
+            rank.failed(more)
+            peer = await stack.enter_async_context(mortal(port))
+            heard: set[str] = set()
+            while not heard >= {f"{told} 0 0", f"{more} 0 0"}:  # older ones come again too
+                heard.add(await peer.line())
+
+
+async def test_a_peer_frozen_and_killed_that_comes_back(truth: Truth) -> None:
+    """All that the kernel had taken for the frozen process is gone with it, and is told again."""
+    port, rooms = free_port(), range(1, 201)
+    async with joined(truth) as rank:
+        async with mortal(port) as first:
+            for room in rooms:
+                rank.handshake(room, first.endpoint)
+            await truth.until(lambda: truth.metric("endpoint_ups_total") == 1)
+            first.process.send_signal(signal.SIGSTOP)
+            for room in rooms:
+                rank.failed(room)
+            await truth.until(lambda: truth.metric("hand_offs_total") == len(rooms))
+            first.process.kill()
+        await truth.until(lambda: truth.metric("owed_pending") == len(rooms))
+        async with mortal(port) as second:
+            heard = {await second.line() for _ in rooms}
+
+            assert heard == {f"{room} 0 0" for room in rooms}
+
+
+async def test_a_notice_handed_off_just_before_the_end(truth: Truth) -> None:
+    with decode() as waiting:
+        async with joined(truth) as rank:
+            rank.handshake(1, waiting.endpoint)
+            await truth.until(lambda: truth.metric("endpoint_ups_total") == 1)
+            rank.failed(1)
+            await truth.until(lambda: truth.metric("hand_offs_total") == 1)
+            truth.push.close_all(linger_ms=LINGER_MS)
+
+            assert await waiting.told() == [b"1", b"0", b"0"]
 
 
 async def test_a_peer_restarted_and_registered_anew(truth: Truth) -> None:
