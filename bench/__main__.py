@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.endpoints import head_of_line
 from bench.enqueue import enqueue
 from bench.footprint import at_start, growth, thousand
+from bench.in_scheduler import in_scheduler
 from bench.latency import latency
 from bench.running import running_sidecar
 from bench.samples import Samples, save
@@ -78,8 +79,10 @@ def sidecar_figures(*, is_quick: bool, samples: Samples) -> dict[str, object]:
 def engine_figures(*, is_quick: bool) -> dict[str, object]:
     say("what the hooks cost the scheduler's thread")
     cost = scheduler_cost(scale=10 if is_quick else 1)
+    say("what facts cost it in a real prefill server under load")
+    inside = in_scheduler(limit_s=10.0 if is_quick else 60.0)
     say("normal traffic on a real pair")
-    return {"scheduler": cost, "traffic": traffic(limit_s=20.0 if is_quick else 180.0)}
+    return {"scheduler": cost, "in_scheduler": inside, "traffic": traffic(limit_s=20.0 if is_quick else 180.0)}
 
 
 def say(what: str) -> None:

@@ -17,6 +17,7 @@ from msgspec import structs
 
 from sglang_hooks.complaints import Complaints, Traffic
 from sglang_hooks.contain import contained, note_fault
+from sglang_hooks.kernel import send_now
 from sglang_hooks.source import Carrying, Source
 from sglang_hooks.wake import Wake
 from sglang_hooks.welcome import RECEIVE_BYTES, WELCOME_LIMIT_S, StreamRefusedError, await_welcome
@@ -173,7 +174,7 @@ class Emitter:
             return False
         while self._part or self._has_next_batch():
             try:
-                sent = stream.send(self._part, socket.MSG_NOSIGNAL)
+                sent = send_now(stream, self._part)
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:

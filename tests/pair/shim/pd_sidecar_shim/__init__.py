@@ -11,9 +11,9 @@ from types import FrameType
 def register() -> None:
     if not _is_scheduler():
         return  # the HTTP process, and from 0.5.22 the detokenizer too
-    from pd_sidecar_shim import cpu, scheduling, sockets, stages, tables, threads, transfers  # noqa: PLC0415 - these import the engine
+    from pd_sidecar_shim import cpu, scheduling, sockets, stages, tables, threads, timings, transfers  # noqa: PLC0415 - these import the engine
 
-    for part in (cpu, stages, threads, sockets, transfers, scheduling, tables):
+    for part in (cpu, stages, threads, sockets, transfers, scheduling, tables, timings):
         part.apply()
 
 

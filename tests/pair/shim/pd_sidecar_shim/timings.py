@@ -1,0 +1,68 @@
+"""How long calls into the plugin take on the scheduler's own thread, as `pd_timings` of /server_info: by name pairs of
+nanoseconds, by the clock and of this thread's CPU. Only where PD_SHIM_TIMINGS names a stream socket, to which beside
+each hand-over as many bytes are sent bare.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from sglang.srt.managers.scheduler import Scheduler
+
+from pd_sidecar_shim.patching import wrap
+
+TIMINGS: dict[str, list[tuple[int, int]]] = {"append": [], "hand_over": [], "bare_send": [], "given_up": []}
+FRAME = bytes(96)
+"""As long as the fact that a life has ended."""
+
+
+def apply() -> None:
+    path = os.environ.get("PD_SHIM_TIMINGS")
+    if path is None:
+        return
+    from sglang_hooks.emitter import Emitter  # noqa: PLC0415 - not every venv has the plugin
+    from sglang_hooks.rank import Rank  # noqa: PLC0415
+
+    bare = socket.socket(socket.AF_UNIX)
+    bare.connect(path)
+    bare.setblocking(False)
+    _time(Emitter, "post", "append", when=lambda emitter, _: emitter.is_open)
+    _time(Emitter, "flush", "hand_over", when=lambda emitter: emitter._unsent, then=lambda: _send_bare(bare))  # noqa: SLF001
+    _time(Rank, "release", "given_up", when=lambda _rank, life, *_: not life.succeeded)
+    wrap(Scheduler, "get_internal_state", _get_internal_state)
+
+
+def _time(
+    owner: Any, name: str, called: str, *, when: Callable[..., Any], then: Callable[[], None] = lambda: None
+) -> None:
+    original, main = getattr(owner, name), threading.main_thread().ident
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != main or not when(*args, **kwargs):
+            return original(*args, **kwargs)
+        began, began_cpu = time.perf_counter_ns(), time.thread_time_ns()
+        answer = original(*args, **kwargs)
+        spent_cpu = time.thread_time_ns() - began_cpu
+        TIMINGS[called].append((time.perf_counter_ns() - began, spent_cpu))
+        then()
+        return answer
+
+    setattr(owner, name, timed)
+
+
+def _send_bare(bare: socket.socket) -> None:
+    began, began_cpu = time.perf_counter_ns(), time.thread_time_ns()
+    with suppress(BlockingIOError):
+        bare.send(FRAME)
+    spent_cpu = time.thread_time_ns() - began_cpu
+    TIMINGS["bare_send"].append((time.perf_counter_ns() - began, spent_cpu))
+
+
+def _get_internal_state(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    answer = original(scheduler, *args, **kwargs)
+    answer.internal_state["pd_timings"] = {name: list(values) for name, values in TIMINGS.items()}
+    return answer
