@@ -19,8 +19,8 @@ FEW = 64
 SETTLE_AFTER_S = 1.0
 SCRAPES = 5
 DESCRIPTORS = 65_536
-EACH_TAKES = 5
-"""Descriptors, of sidecar and sink."""
+EACH_TAKES = 2
+"""Descriptors of the sink, at most. The sidecar does with those it has: endpoints then take turns."""
 
 
 def at_start() -> Figures:
@@ -52,8 +52,8 @@ def thousand(*, idle_s: float) -> Figures:
 
 
 def growth(*, idle_s: float) -> dict[str, dict[str, Figures]]:
-    """By the number of endpoints with a record each, and of records at few endpoints. Where the system allows no more
-    descriptors, the largest number is left out."""
+    """By the number of endpoints with a record each, and of records at few endpoints. Where the system allows the sink
+    no more descriptors, the largest number is left out."""
     with _many_descriptors() as limit:
         counts = [count for count in ENDPOINTS if count * EACH_TAKES <= limit]
         by_endpoints = {str(count): _with(count, count, idle_s) for count in counts}

@@ -10,6 +10,10 @@ from sidecar.model import DecodeEndpoint
 
 _ABSENT = Connection.ABSENT
 
+CHANCE_S = 1.0
+"""A new connection keeps its socket at least so long, peer or not: else a crowd that wants more sockets than there are
+closes each other's before any of them is connected."""
+
 _SEARCH = 64
 """How many of the least recently used are looked at for one to close: a full table must not make each opening slow."""
 
@@ -45,13 +49,14 @@ class Connections:
             self._opened.move_to_end(endpoint)
         return queue
 
-    def open(self, queue: EndpointQueue) -> None:
-        if len(self._opened) >= self._limit and not self._spare_one():
+    def open(self, queue: EndpointQueue, now: float) -> None:
+        if len(self._opened) >= self._limit and not self._spare_one(now):
             self._stats.connections_over_limit += 1
             return
         self._stats.connections_opened += 1
         self._opened[queue.endpoint] = queue
         queue.connection = Connection.DOWN
+        queue.opened_at = now
         self._actions.append(Connect(queue.endpoint))
 
     def forget(self, queue: EndpointQueue, reason: str) -> None:
@@ -70,15 +75,20 @@ class Connections:
         queue.connection = Connection.ABSENT
         self._actions.append(CloseEndpoint(queue.endpoint))
 
-    def _spare_one(self) -> bool:
-        """One that is owed nothing goes first; else one without a peer, whose notices wait for their next turn."""
-        oldest = list(islice(self._opened.values(), _SEARCH))
+    def _spare_one(self, now: float) -> bool:
+        """One that is owed nothing goes first; else one that has found no peer, whose notices wait for their next turn.
+        Not if one was handed off there: libzmq found the peer, and has not said so yet."""
+        oldest = [queue for queue in islice(self._opened.values(), _SEARCH) if _has_had_its_chance(queue, now)]
         for queue in oldest:
             if queue.is_spare:
                 self.forget(queue, "limit")
                 return True
         for queue in oldest:
-            if queue.connection is Connection.DOWN:
+            if queue.connection is Connection.DOWN and not queue.handed_off:
                 self._close(queue, "limit")
                 return True
         return False
+
+
+def _has_had_its_chance(queue: EndpointQueue, now: float) -> bool:
+    return queue.connection is Connection.UP or queue.opened_at + CHANCE_S <= now

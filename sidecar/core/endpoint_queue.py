@@ -31,6 +31,7 @@ class EndpointQueue:
     `trust_until`: until then a connection may come up that makes what was taken over handed off.
     `session` is the last one that a rank has heard of, `heard_at` when. Before `watched_from` another process may have
     taken the endpoint's port without our knowing.
+    `opened_at`: when it was last given a socket.
     `parcels`: how many of stock's own messages wait for this connection or for its staying up (`parcels.py`).
     `is_due` and `wake_at` are the outbox's notes: that it offers from this queue next, and when it looks here again.
     """
@@ -42,6 +43,7 @@ class EndpointQueue:
         "has_been_up",
         "heard_at",
         "is_due",
+        "opened_at",
         "parcels",
         "pending",
         "refusals",
@@ -66,7 +68,7 @@ class EndpointQueue:
         self.retry_at: float | None = None
         self.settles_from = now
         self.trust_until: float | None = None
-        self.used_at = now
+        self.used_at = self.opened_at = now
         self.session: str | None = None
         self.heard_at = self.watched_from = now
         self.parcels = 0
@@ -169,6 +171,11 @@ class EndpointQueue:
         self.handed_off, self.taken_over = {}, {}
         self.trust_until = None
         return doubtful
+
+    def is_doubtful(self, settle_after_s: float, now: float) -> bool:
+        """Of what was handed off nobody has said for long that there was a connection for it."""
+        first = next(iter(self.handed_off), None)
+        return first is not None and first.handed_off_at + settle_after_s <= now
 
     def discard(self, owed: OwedNotice) -> None:
         if owed.state is _HANDED_OFF:

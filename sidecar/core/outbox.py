@@ -274,7 +274,7 @@ class Outbox:
         """Whatever is due at this endpoint. Being called early is harmless."""
         if queue.connection is _UP:
             self._held += queue.take_held_up(self._limits.settle_after_s, now)
-        elif queue.trust_until is not None and queue.trust_until <= now:
+        elif self._is_in_doubt(queue, now):
             self.hand_offs.take_back(queue.make_all_pending())
             self._turns.serve(queue, now)
         self._turns.retry_if_due(queue, now)
@@ -282,6 +282,10 @@ class Outbox:
             self._connections.forget(queue, "idle")
             return
         self._turns.wake(queue)
+
+    def _is_in_doubt(self, queue: EndpointQueue, now: float) -> bool:
+        is_untrusted = queue.trust_until is not None and queue.trust_until <= now
+        return is_untrusted or queue.is_doubtful(self._limits.settle_after_s, now)
 
     def _end(self, owed: OwedNotice, outcome: Outcome, now: float) -> None:
         queue = self._connections.find(owed.endpoint, now)

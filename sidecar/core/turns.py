@@ -37,7 +37,7 @@ class Turns:
         self.wake(queue)
 
     def open(self, queue: EndpointQueue, now: float) -> None:
-        self._connections.open(queue)
+        self._connections.open(queue, now)
         self.retry_later(queue, now)
 
     def make_due(self, queue: EndpointQueue) -> None:

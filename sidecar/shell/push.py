@@ -37,11 +37,13 @@ class PushPool:
         self._on_event = self.heard
         self._links: dict[DecodeEndpoint, Link] = {}
         self._lookups: dict[DecodeEndpoint, asyncio.Task[None]] = {}
+        self._wanted: set[DecodeEndpoint] = set()
 
     def __len__(self) -> int:
         return len(self._links)
 
     def connect(self, endpoint: DecodeEndpoint) -> None:
+        self._wanted.add(endpoint)
         if endpoint in self._links or endpoint in self._lookups:
             return
         host = endpoint.host.removeprefix("[").removesuffix("]")
@@ -59,7 +61,8 @@ class PushPool:
     def _hand_off(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
         link = self._links.get(endpoint)
         if link is None:
-            self.connect(endpoint)
+            if endpoint in self._wanted:  # there was no socket to be had before
+                self.connect(endpoint)
             return 0
         handed_off, send = 0, link.send
         try:
@@ -73,6 +76,7 @@ class PushPool:
         return handed_off
 
     def close(self, endpoint: DecodeEndpoint, *, linger_ms: int = 0) -> None:
+        self._wanted.discard(endpoint)
         if (lookup := self._lookups.pop(endpoint, None)) is not None:
             lookup.cancel()
         link = self._links.pop(endpoint, None)
@@ -81,7 +85,7 @@ class PushPool:
 
     def close_all(self, *, linger_ms: int) -> None:
         """What libzmq has taken may still leave, for that long after the context is asked to end."""
-        for endpoint in [*self._links, *self._lookups]:
+        for endpoint in list(self._wanted):
             self.close(endpoint, linger_ms=linger_ms)
         self._monitors.close()
 

@@ -1,6 +1,7 @@
 """Outbox and Connections: attempts, back-off, and a budget of sockets."""
 
 from sidecar.core.actions import CloseEndpoint, Connect
+from sidecar.core.connections import CHANCE_S
 from sidecar.core.keys import Outcome
 from sidecar.core.turns import OFFER_BATCH
 from tests.core.box import NOW, Box
@@ -113,13 +114,49 @@ def test_at_the_budget_one_without_a_peer_makes_room_and_waits_its_turn() -> Non
     box = Box(connections=1)
     box.owe(1, E1)
     box.outbox.take_actions()
-    box.owe(2, E2)
+    box.owe(2, E2, now=NOW + CHANCE_S)
 
     assert box.outbox.take_actions() == [CloseEndpoint(E1), Connect(E2)]
-    box.outbox.endpoint_up(E1, NOW)  # a word that crossed the close
-    box.outbox.handle_timer(NOW + 0.02)
+    box.outbox.endpoint_up(E1, NOW + CHANCE_S)  # a word that crossed the close
+    box.outbox.handle_timer(NOW + 2 * CHANCE_S)
 
     assert Connect(E1) in box.outbox.take_actions()
+
+
+def test_at_the_budget_one_that_connects_still_is_given_time() -> None:
+    """Guards against a crowd of endpoints, each of which takes another's socket before that one is connected."""
+    box = Box(connections=1)
+    box.outbox.expect(E1, "s", NOW)
+    box.outbox.take_actions()
+    box.owe(2, E2, now=NOW + CHANCE_S / 2)
+
+    assert box.outbox.take_actions() == []
+    assert box.stats.connections_over_limit == 1
+
+
+def test_at_the_budget_one_that_has_handed_off_without_a_word_of_its_peer_keeps_its_socket() -> None:
+    box = Box(connections=1, settle_after_s=5.0)
+    box.owe(1, E1)
+    box.outbox.take_actions()
+    box.outbox.handle_timer(NOW + 0.02)
+    box.hand_off(now=NOW + 0.02)
+    box.owe(2, E2, now=NOW + 2 * CHANCE_S)
+
+    assert box.outbox.take_actions() == []
+
+
+def test_a_hand_off_without_a_word_of_its_peer_is_owed_again_in_the_end() -> None:
+    """That word may be lost; then nobody can know whether the notice is."""
+    box = Box(settle_after_s=5.0)
+    box.owe(1, E1)
+    box.outbox.take_actions()
+    box.outbox.handle_timer(NOW + 0.02)
+    box.hand_off(now=NOW + 0.02)
+    box.outbox.handle_timer(NOW + 5.1)
+    box.outbox.handle_timer(NOW + 6.0)
+
+    assert [offer.notice.room for offer in box.offers()] == [1]
+    assert box.ended() == []
 
 
 def test_at_the_budget_with_all_busy_the_new_one_waits_and_is_counted() -> None:

@@ -229,7 +229,9 @@ def test_a_parcel_whose_socket_was_given_away_goes_when_there_is_one_again() -> 
     scene.registered(E1)
     scene.gives(1, E1)
     scene.die(E1)
+    scene.advance(2.0)
     scene.handshake(2, 1, E2)
+    assert {E2} == scene.open
     rooms(scene)
     scene.alive.add(E1)
     scene.die(E2)
