@@ -169,11 +169,11 @@ class Intake:
             return Untold.WIRE
         if not (notice.drained or dialect.holds_pages):
             return Untold.UNDRAINED
-        is_handed_off = shaken.handed_off
+        best, safe = dialect.form, stranger.form
+        since, until, is_once = end.owed_since, end.expires_at, end.has_newer_life
+        state = _TAKEN_OVER if shaken.handed_off else _PENDING
         return OwedNotice(
-            *(key, endpoint, seq, notice, session, end.owed_since, end.expires_at, end.has_newer_life),
-            *(dialect.form, stranger.form, stranger.form),
-            *(_TAKEN_OVER if is_handed_off else _PENDING, is_handed_off),
+            key, endpoint, seq, notice, session, since, until, is_once, best, safe, safe, state, shaken.handed_off
         )
 
 
