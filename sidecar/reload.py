@@ -11,13 +11,17 @@ from sidecar.errors import ConfigError
 from sidecar.wire.kv_status import LAYOUTS
 
 ACK_DELAY_S = 1.0
+SETTLE_GRAIN_S = 0.05
 
 
 def limits_of(config: Config, *, connections: int) -> Limits:
     return Limits(
         rooms=RoomLimits(records=config.record_limit),
         outbox=OutboxLimits(
-            settle_after_s=config.settle_after_s, idle_close_s=config.idle_close_s, connections=connections
+            settle_after_s=config.settle_after_s,
+            settle_grain_s=SETTLE_GRAIN_S,
+            idle_close_s=config.idle_close_s,
+            connections=connections,
         ),
         idle_exit_s=config.idle_exit_s,
         ack_delay_s=ACK_DELAY_S,

@@ -13,10 +13,6 @@ _OFFERED = NoticeState.OFFERED
 _HANDED_OFF = NoticeState.HANDED_OFF
 
 
-SETTLE_GRAIN_S = 0.05
-"""What settles at any endpoint within this time is looked at together: each look wakes the process."""
-
-
 class Connection(enum.Enum):
     ABSENT = "absent"  # no socket
     DOWN = "down"  # a socket without a handshaken peer
@@ -224,13 +220,14 @@ class EndpointQueue:
             self.used_at = now
         return held
 
-    def next_deadline(self, *, settle_after_s: float, idle_close_s: float) -> float | None:
+    def next_deadline(self, *, settle_after_s: float, settle_grain_s: float, idle_close_s: float) -> float | None:
         if self.is_empty:
             return None if self.parcels else self.idle_until(idle_close_s)
         at: float | None = None
         if self.handed_off:
             at = max(next(iter(self.handed_off)).handed_off_at, self.settles_from) + settle_after_s
-            at = ceil(at / SETTLE_GRAIN_S) * SETTLE_GRAIN_S
+            if settle_grain_s:
+                at = ceil(at / settle_grain_s) * settle_grain_s
         if self.pending and self.retry_at is not None and (at is None or self.retry_at < at):
             at = self.retry_at
         if self.taken_over and self.trust_until is not None and (at is None or self.trust_until < at):

@@ -14,9 +14,12 @@ class RoomLimits(Struct, frozen=True, kw_only=True):
 
 class OutboxLimits(Struct, frozen=True, kw_only=True):
     """`trust_s`: how long a predecessor's hand-off, and what was heard of an endpoint, is believed in while there is no
-    connection yet."""
+    connection yet. `settle_grain_s`: how much later than due a settling may be looked at, together with those of other
+    endpoints: each look wakes the process. 0: none.
+    """
 
     settle_after_s: float = 5.0
+    settle_grain_s: float = 0.0
     idle_close_s: float = 600.0
     notices_per_endpoint: int = 8192
     notices_total: int = 131_072

@@ -36,12 +36,7 @@ class Outbox:
         self._ledger = Ledger()
         self._least_limit = min(limits.notices_total, limits.notices_per_endpoint)
         self._connections = Connections(limit=limits.connections, stats=stats)
-        self._turns = Turns(
-            self._connections,
-            schedule=schedule,
-            settle_after_s=limits.settle_after_s,
-            idle_close_s=limits.idle_close_s,
-        )
+        self._turns = Turns(self._connections, schedule=schedule, limits=limits)
         self._held: list[OwedNotice] = []
         self._ended: list[OwedNotice] = []
 
@@ -70,7 +65,7 @@ class Outbox:
         """
         self._limits = limits
         self._least_limit = min(limits.notices_total, limits.notices_per_endpoint)
-        self._turns.settle_after_s, self._turns.idle_close_s = limits.settle_after_s, limits.idle_close_s
+        self._turns.limits = limits
 
     def queue_of(self, endpoint: DecodeEndpoint) -> EndpointQueue | None:
         return self._connections.known(endpoint)

@@ -7,17 +7,15 @@ from sidecar.core.backoff import RetrySchedule
 from sidecar.core.connections import Connections
 from sidecar.core.deadlines import Deadlines
 from sidecar.core.endpoint_queue import Connection, EndpointQueue
+from sidecar.core.limits import OutboxLimits
 
 OFFER_BATCH = 64
 """Notices offered to one endpoint before the next one has its turn."""
 
 
 class Turns:
-    def __init__(
-        self, connections: Connections, *, schedule: RetrySchedule, settle_after_s: float, idle_close_s: float
-    ) -> None:
-        self.settle_after_s = settle_after_s
-        self.idle_close_s = idle_close_s
+    def __init__(self, connections: Connections, *, schedule: RetrySchedule, limits: OutboxLimits) -> None:
+        self.limits = limits
         self._connections = connections
         self._schedule = schedule
         self._due: list[EndpointQueue] = []
@@ -62,7 +60,12 @@ class Turns:
 
     def wake(self, queue: EndpointQueue) -> None:
         """A queue that is looked at earlier already stays so: whoever is woken too early asks again."""
-        at = queue.next_deadline(settle_after_s=self.settle_after_s, idle_close_s=self.idle_close_s)
+        limits = self.limits
+        at = queue.next_deadline(
+            settle_after_s=limits.settle_after_s,
+            settle_grain_s=limits.settle_grain_s,
+            idle_close_s=limits.idle_close_s,
+        )
         if at is not None and (queue.wake_at is None or at < queue.wake_at):
             queue.wake_at = at
             self._wakes.set(queue, at)

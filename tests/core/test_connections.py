@@ -256,3 +256,18 @@ def test_a_dead_endpoint_costs_the_living_nothing() -> None:
     box.outbox.handle_timer(NOW + 0.02)
 
     assert [offer.endpoint for offer in box.offers()] == [E1]
+
+
+def test_what_settles_at_nearly_the_same_time_is_looked_at_together() -> None:
+    """Each look wakes the process."""
+    box = Box(settle_after_s=5.0, settle_grain_s=0.5)
+    for endpoint, at in ((E1, NOW + 0.1), (E2, NOW + 0.3)):
+        box.connect(endpoint, at)
+        box.owe(1, endpoint, now=at)
+        box.hand_off(now=at)
+    box.outbox.handle_timer(NOW + 1.0)  # what is said of hand-offs
+    deadline = box.outbox.next_deadline()
+
+    assert deadline == NOW + 5.5
+    box.outbox.handle_timer(deadline)
+    assert box.ended() == [(1, Outcome.HELD_UP), (1, Outcome.HELD_UP)]
