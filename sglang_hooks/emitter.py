@@ -186,9 +186,10 @@ class Emitter:
         return True
 
     def _has_next_batch(self) -> bool:
-        unsent, frames = self._unsent, list[bytes]()
+        unsent = self._unsent
         if not unsent:
             return False
+        frames: list[bytes] = []
         try:
             while unsent and len(frames) < BATCH_FRAMES:
                 frames.append(unsent.popleft())
