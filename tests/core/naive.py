@@ -22,16 +22,14 @@ class Life:
         self.early_since: float | None = None
         self.waiting: dict[DecodeEndpoint, str] = {}
         self.seen: set[DecodeEndpoint] = set()
-        self.shook: set[DecodeEndpoint] = set()
         self.handed: dict[DecodeEndpoint, float] = {}
         self.tried: set[DecodeEndpoint] = set()
 
     def open(self) -> None:
         self.is_opened, self.early_since = True, None
 
-    def meet(self, endpoint: DecodeEndpoint, now: float) -> None:
+    def meet(self, now: float) -> None:
         """If decode alone has made it known it is early, and forgotten in time."""
-        self.shook.add(endpoint)
         if not self.is_opened and self.end is None:
             self.early_since = self.early_since or now
 
