@@ -267,9 +267,8 @@ class RoomTable:
             self._records.note_over()
         if not is_dated:
             self._records.add(room)
-        if self._record_count > (limit := self._limits.records):
-            for _ in range(1 + limit // 128):  # some more at once, which is cheaper
-                self._evict_one()
+        if self._record_count > self._limits.records:
+            self._evict_one()
 
     def _evict_one(self) -> None:
         """The one that expires first. What is owed for it already stays owed; a late handshake is still answered,

@@ -66,7 +66,9 @@ class IngressServer:
 
     async def start(self, rendezvous: Rendezvous) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _Stream(self), sock=rendezvous.listener, backlog=1024)
+        self._server = await loop.create_unix_server(
+            lambda: _Stream(self, self._receiver), sock=rendezvous.listener, backlog=1024
+        )
 
     def look_after(self, rendezvous: Rendezvous) -> None:
         """Serves the place anew if the socket has been removed from it. Streams that are open go on."""
@@ -125,12 +127,6 @@ class IngressServer:
         self._deaths.know(self.accepted, who.pid)
         return self.accepted
 
-    def receive(self, stream: int, messages: Sequence[Upward]) -> None:
-        self._receiver.receive(stream, messages)
-
-    def pump(self) -> None:
-        self._receiver.pump()
-
     def closed(self, stream: int) -> None:
         if self._streams.pop(stream, None) is not None:
             self._receiver.stream_closed(stream)
@@ -138,8 +134,9 @@ class IngressServer:
 
 
 class _Stream(asyncio.Protocol):
-    def __init__(self, server: IngressServer) -> None:
+    def __init__(self, server: IngressServer, receiver: Receiver) -> None:
         self._server = server
+        self._receiver = receiver
         self._reader = upward_reader()
         self._number: int | None = None
         self._is_silent = True
@@ -159,8 +156,8 @@ class _Stream(asyncio.Protocol):
             return
         self._is_silent = False
         messages, error = self._reader.cut(data)
-        self._server.receive(self._number, messages)
-        self._server.pump()
+        self._receiver.receive(self._number, messages)
+        self._receiver.pump()
         if error is not None:
             self._server.junk["malformed"] += 1
             structlog.get_logger("sidecar").warning("stream closed: malformed input", reason=str(error))
