@@ -57,14 +57,14 @@ class Intake:
         self.rules: dict[type[Fact], Rule] = {
             RoomOpened: self._opened,
             DecodeHandshake: self._shaken_hands,
-            RoomConcluded: self._concluded,
+            RoomConcluded: self.conclude,
             DecodeAborted: self._aborted,
             DecodeAcknowledged: self._acknowledged,
             DecodeRegistered: self._registered,
             Goodbye: self._said_goodbye,
         }
 
-    def conclude(self, rank: Rank, facts: list[RoomConcluded], now: float) -> None:
+    def conclude(self, rank: Rank, facts: list[RoomConcluded], replayed: set[int], now: float) -> None:
         rooms, process, ttl_s = self._rooms, rank.hello.process, rank.hello.record_ttl_s
         for fact in facts:
             room = rooms.concluded(process, fact, ttl_s, now)
@@ -74,9 +74,6 @@ class Intake:
                 self._tell_all(rank, room, now)
             if not room.owed:
                 rooms.note_finished(room)
-
-    def _concluded(self, rank: Rank, facts: list[RoomConcluded], replayed: set[int], now: float) -> None:
-        self.conclude(rank, facts, now)
 
     def _opened(self, rank: Rank, facts: list[RoomOpened], replayed: set[int], now: float) -> None:
         process = rank.hello.process
@@ -129,8 +126,7 @@ class Intake:
 
     def _tell_all(self, rank: Rank, room: Room, now: float) -> None:
         """The life has failed: everyone who shook hands is owed a notice."""
-        key = room.key
-        end = room.end()
+        key, end = room.key, room.end()
         notice = _notice(rank, key, end)
         for endpoint, shaken in room.endpoints.items():
             if shaken.is_settled:
@@ -139,7 +135,7 @@ class Intake:
             if not isinstance(owed, OwedNotice):
                 self._stats.notices_suppressed[owed.value] += 1
             elif self._outbox.owe(owed, is_news=False, now=now):
-                room.note_owed()
+                room.owed += 1
 
     def _tell(self, rank: Rank, key: LifeKey, claim: Owe, now: float) -> None:
         """A handshake came after the end, or came again."""
@@ -159,7 +155,7 @@ class Intake:
     ) -> OwedNotice | Untold:
         session, seq = shaken.session, shaken.seq
         dialect = stranger = self._dialects.of_a_stranger(rank)
-        if (registration := rank.registration_of(endpoint)) is not None:
+        if (registration := rank.registrations.get(endpoint)) is not None:
             if registration.session == session:
                 dialect = self._dialects.of_a_registration(rank, registration)
             elif registration.seq > seq:

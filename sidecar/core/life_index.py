@@ -4,7 +4,9 @@ from sidecar.core.room import Room
 
 
 class LifeIndex:
-    """Of each room the newest life is kept, and the older ones hang on it (`Room.older`). Mostly there is only one."""
+    """Of each room the newest life is kept, and the older ones hang on it (`Room.older`, and `Room.has_newer_life`).
+    Mostly there is only one.
+    """
 
     def __init__(self) -> None:
         self._newest: dict[str, dict[int, Room]] = {}
@@ -34,11 +36,13 @@ class LifeIndex:
         key = life.key
         rooms = self._newest.setdefault(key.process, {})
         newest = rooms.get(key.room)
-        if newest is None or newest.key.life < key.life:
-            life.older = newest
-            rooms[key.room] = life
-        else:
+        if newest is not None and newest.key.life > key.life:
             self._hang_below(newest, life)
+            return
+        if newest is not None:
+            newest.has_newer_life = True
+        life.older = newest
+        rooms[key.room] = life
 
     def remove(self, life: Room) -> None:
         """It is there."""
@@ -49,6 +53,7 @@ class LifeIndex:
             self._take_out_below(newest, life)
         elif life.older is not None:
             rooms[key.room] = life.older
+            life.older.has_newer_life = False
         else:
             del rooms[key.room]
             if not rooms:
@@ -59,6 +64,7 @@ class LifeIndex:
         while newer.older is not None and newer.older.key.life > life.key.life:
             newer = newer.older
         life.older, newer.older = newer.older, life
+        life.has_newer_life = True
 
     def _take_out_below(self, newer: Room, life: Room) -> None:
         while newer.older is not None and newer.older is not life:

@@ -261,8 +261,10 @@ class Notifier:
         believed = PLAUSIBLE[kind](facts)
         stats.facts_implausible += len(facts) - len(believed)
         self._rules[kind](rank, believed, replayed, now)
-        self.parcels.hear(rank, kind, believed, now)
-        self._tell_orphans(now)
+        if len(self.parcels):
+            self.parcels.hear(rank, kind, believed, now)
+        if len(self.lifeline):
+            self._tell_orphans(now)
         self._settle_ended()
 
     def _tell_siblings(self, dead: Rank) -> None:
@@ -279,16 +281,15 @@ class Notifier:
         )
 
     def _tell_orphans(self, now: float) -> None:
-        if not len(self.lifeline):
-            return
         for key in self.lifeline.take_due(now):
             rank = self.ranks.of(key.process)
             if rank is not None and self.rooms.has_open(key.process, key.room):
                 end = RoomConcluded(0, key.room, key.life, TerminalStatus.FAILED, DEATH_CAUSE, True, now, 0.0, 500)
-                self._intake.conclude(rank, [end], now)
+                self._intake.conclude(rank, [end], set(), now)
 
     def _settle_ended(self) -> None:
-        if ended := self.outbox.take_ended():
+        if self.outbox.ended:
+            ended = self.outbox.take_ended()
             self.rooms.note_ended(ended)
             self._reply_to_each([owed for owed in ended if owed.outcome and owed.outcome.is_settled], settled)
 

@@ -27,7 +27,7 @@ _TAKEN_OVER = NoticeState.TAKEN_OVER
 
 
 class Outbox:
-    """`hand_offs` collects what ranks are to be told of."""
+    """`hand_offs` collects what ranks are to be told of, `ended` the notices that have ended since they were taken."""
 
     def __init__(self, *, limits: OutboxLimits, schedule: RetrySchedule, stats: Stats) -> None:
         self.hand_offs = HandOffReports()
@@ -38,7 +38,7 @@ class Outbox:
         self._connections = Connections(limit=limits.connections, stats=stats)
         self._turns = Turns(self._connections, schedule=schedule, limits=limits)
         self._held: list[OwedNotice] = []
-        self._ended: list[OwedNotice] = []
+        self.ended: list[OwedNotice] = []
 
     def __len__(self) -> int:
         return self._ledger.count
@@ -104,9 +104,7 @@ class Outbox:
         """
         ledger, endpoint = self._ledger, owed.endpoint
         known = ledger.find(owed.life, endpoint)
-        queue = self._connections.known(endpoint)
-        if queue is None or not queue.is_due:  # one that is due has just been used
-            queue = self._connections.find(endpoint, now)
+        queue = self._connections.find(endpoint, now)
         if known is not None:
             self._owe_again(known, owed, queue, is_news, now)
             return False
@@ -217,11 +215,12 @@ class Outbox:
         return earliest((self._ledger.next_expiry(), self._turns.next_deadline(), self.hand_offs.next_deadline()))
 
     def take_actions(self) -> list[Connect | CloseEndpoint | SendNotices]:
-        return [*self._connections.take_actions(), *self._turns.take_offers()]
+        offers = self._turns.take_offers()
+        return [*self._connections.take_actions(), *offers] if self._connections.actions else list(offers)
 
     def take_ended(self) -> list[OwedNotice]:
         """Each has its outcome."""
-        ended, self._ended = self._ended, []
+        ended, self.ended = self.ended, []
         return ended
 
     # -- inside
@@ -310,4 +309,4 @@ class Outbox:
         self._stats.notices_ended[outcome.word] += len(ended)
         if outcome.is_settled:
             self._stats.owed_to_settled.observe([now - owed.owed_since for owed in ended])
-        self._ended += ended
+        self.ended += ended

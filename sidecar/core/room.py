@@ -155,8 +155,8 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
 
     `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
-    `has_newer_life`: as last looked at. `is_reported`: it has ended, nothing is owed any more, and that has been noted.
-    `is_over`: it is in no table. `older`: the next older life of the room at that rank.
+    `has_newer_life`: of the room at that rank, known here. `older`: the next older one. `is_reported`: it has ended,
+    nothing is owed any more, and that has been noted. `is_over`: it is in no table.
     """
 
     key: LifeKey

@@ -146,7 +146,6 @@ class RoomTable:
             self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
             return None
         room.end_seq = fact.seq
-        room.has_newer_life = self._lives.newest(process, fact.room) is not room
         room.end_began_at_s = fact.began_at_s if 0.0 < fact.began_at_s <= at_s else 0.0
         if before is _OPEN:
             del self._open[room]
@@ -177,13 +176,12 @@ class RoomTable:
 
     def end_of(self, key: LifeKey, now: float) -> End:
         """For a life that has failed, drained or not, or is buried."""
+        room = self.find(key)
+        if room is not None:
+            return room.end()
         newest = self._lives.newest(key.process, key.room)
         has_newer_life = newest is not None and newest.key.life > key.life
-        room = self.find(key)
-        if room is None:
-            return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], has_newer_life)
-        room.has_newer_life = has_newer_life
-        return room.end()
+        return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], has_newer_life)
 
     def open_of(self, process: str) -> list[LifeKey]:
         return [room.key for room in self._open if room.key.process == process]

@@ -171,13 +171,10 @@ class Driver:
                 assert_never(action)
 
     def _send(self, action: SendNotices | SendParcels) -> None:
-        if isinstance(action, SendNotices):
-            self._send_notices(action)
+        if isinstance(action, SendParcels):
+            handed_off = self._push.carry(action.endpoint, [parcel.frames for parcel in action.parcels])
+            self.notifier.parcels_attempted(action, handed_off, self._clock())
             return
-        handed_off = self._push.carry(action.endpoint, [parcel.frames for parcel in action.parcels])
-        self.notifier.parcels_attempted(action, handed_off, self._clock())
-
-    def _send_notices(self, action: SendNotices) -> None:
         handed_off = self._push.offer(action.endpoint, action.offers)
         if is_debugging():
             for number, owed in enumerate(action.offers[: handed_off + 1]):

@@ -25,4 +25,5 @@ def test_lives_come_and_go_in_any_order(steps: list[LifeKey]) -> None:
 
         assert index.of_room(key.process, key.room) == lives
         assert index.newest(key.process, key.room) is (lives[0] if lives else None)
+        assert [life.has_newer_life for life in lives] == [life is not lives[0] for life in lives]
         assert index.find(key.process, key.room, key.life) is plain.get(key)
