@@ -6,7 +6,6 @@ request's at another rank.
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from itertools import islice
 
 from sidecar.core.deadlines import Expiries, earliest
 from sidecar.core.keys import LifeKey
@@ -31,7 +30,7 @@ class RoomTable:
         self._limits = limits
         self._stats = stats
         self._lives = LifeIndex()
-        self._open: dict[Room, None] = {}
+        self._open: OrderedDict[Room, None] = OrderedDict()
         self._early: OrderedDict[Room, float] = OrderedDict()  # when those of _open expire that decode alone has
         self._records: Expiries[Room] = Expiries()
         self._record_count = 0
@@ -233,10 +232,8 @@ class RoomTable:
 
     def _add(self, key: LifeKey, now: float) -> Room:
         if len(self._open) >= self._limits.open_rooms:
-            # Some at once: to find the first of those left takes longer the more have gone before it.
-            for oldest in list(islice(self._open, 1 + self._limits.open_rooms // 128)):
-                self._stats.open_rooms_dropped["limit"] += 1
-                self._forget_open(oldest)
+            self._stats.open_rooms_dropped["limit"] += 1
+            self._forget_open(next(iter(self._open)))
         room = Room(key, now)
         self._open[room] = None
         self._lives.add(room)
