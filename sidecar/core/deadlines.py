@@ -130,13 +130,6 @@ class Expiries(Generic[Thing]):
             return heap[0][2]
         return line[0][1] if line else None
 
-    def pop_first(self) -> Thing:
-        """Of at least one. It is not in it any more."""
-        thing = self.first()
-        if self._line and self._line[0][1] is thing:
-            return self._line.popleft()[1]
-        return heappop(self._heap)[2]
-
     def _trim_line(self) -> None:
         line = self._line
         while line and (line[0][1].is_over or line[0][1].expires_at != line[0][0]):
@@ -149,7 +142,11 @@ class Expiries(Generic[Thing]):
         """They are not in it any more."""
         due: list[Thing] = []
         while (thing := self.first()) is not None and thing.expires_at <= now:
-            due.append(self.pop_first())
+            if self._line and self._line[0][1] is thing:
+                self._line.popleft()
+            else:
+                heappop(self._heap)
+            due.append(thing)
         return due
 
 

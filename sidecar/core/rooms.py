@@ -21,6 +21,8 @@ _OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEED
 _SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
 _SUCCESS = TerminalStatus.SUCCESS
 
+_SLACK = 64
+
 GENERIC_CAUSE = "prefill gave the request up"
 """For an end whose record was evicted."""
 
@@ -34,6 +36,7 @@ class RoomTable:
         self._early: OrderedDict[Room, float] = OrderedDict()  # when those of _open expire that decode alone has
         self._records: Expiries[Room] = Expiries()
         self._record_count = 0
+        self._by_age: deque[Room] = deque()  # the records, oldest end first, and some that are over
         self._succeeded: deque[Room] = deque()
         self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
         self._finished: list[Room] = []
@@ -202,6 +205,8 @@ class RoomTable:
             self._stats.records_expired += 1
             self._record_count -= 1
             self._bury(room)
+        if len(self._by_age) > 2 * self._record_count + _SLACK:
+            self._by_age = deque([room for room in self._by_age if not room.is_over])
         while self._early and next(iter(self._early.values())) <= now:
             self._stats.open_rooms_dropped["early"] += 1
             self._forget_open(next(iter(self._early)))
@@ -258,6 +263,7 @@ class RoomTable:
             self._stats.rooms_undrained += 1
         if was_open:
             self._record_count += 1
+            self._by_age.append(room)
         elif not is_dated:
             self._records.note_over()
         if not is_dated:
@@ -266,11 +272,14 @@ class RoomTable:
             self._evict_one()
 
     def _evict_one(self) -> None:
-        """The one that expires first. What is owed for it already stays owed; a late handshake is still answered,
-        though without the true cause."""
-        room = self._records.pop_first()
+        """The oldest. What is owed for it already stays owed; a late handshake is still answered, though without the
+        true cause. Not the one that expires first: ranks differ in how long theirs are kept."""
+        room = self._by_age.popleft()
+        while room.is_over:
+            room = self._by_age.popleft()
         self._record_count -= 1
         self._bury(room)
+        self._records.note_over()
         self._stats.records_evicted_early += 1
         if room.owed:
             self._finished.append(room)

@@ -11,7 +11,7 @@ from sidecar.model import (
     Notice,
     Settled,
 )
-from tests.core.scene import E1, E2, START, TTL_S, Scene, key
+from tests.core.scene import E1, E2, START, TTL_S, Scene, hello, key
 
 
 @pytest.fixture
@@ -64,6 +64,39 @@ def test_a_lost_tombstone_is_counted() -> None:
 
     assert scene.notifier.stats.tombstones_lost == 1
     assert repr(scene.notifier.rooms) == "<RoomTable open=0 records=1 tombstones=1>"
+
+
+def test_the_oldest_record_goes_though_another_expires_sooner() -> None:
+    """Guards against an engine whose records are kept for years and one whose own then never stay."""
+    scene = Scene(rooms=RoomLimits(records=1))
+    scene.join("p", hello("p", ttl_s=1e9))
+    scene.join("q")
+    scene.failed(1, 1, process="p")
+    scene.failed(2, 1, process="q")
+
+    assert scene.notifier.rooms.find(LifeKey("p", 1, 1)) is None
+    assert scene.notifier.rooms.find(LifeKey("q", 2, 1)) is not None
+
+
+@pytest.mark.parametrize("expired", [10, 98])
+def test_records_that_expire_behind_an_older_one_are_no_records_any_more(expired: int) -> None:
+    """Few of them wait behind it, many are swept."""
+    scene = Scene(rooms=RoomLimits(records=100))
+    scene.join("p", hello("p", ttl_s=1e9))
+    scene.join("q")
+    scene.failed(1, 1, process="p")
+    for room in range(2, 2 + expired):
+        scene.failed(room, 1, process="q")
+    scene.advance(TTL_S)
+    for room in range(1_000, 1_099):
+        scene.failed(room, 1, process="q")
+    assert (scene.notifier.rooms.records, scene.notifier.stats.records_evicted_early) == (100, 0)
+    for room in (2_000, 2_001):
+        scene.failed(room, 1, process="q")
+
+    assert scene.notifier.rooms.records == 100
+    assert [scene.notifier.rooms.find(LifeKey(*key)) for key in (("p", 1, 1), ("q", 1_000, 1))] == [None, None]
+    assert scene.notifier.rooms.find(LifeKey("q", 1_001, 1)) is not None
 
 
 def test_an_undrained_record_leaves_no_tombstone() -> None:
