@@ -2,7 +2,6 @@
 up: `python -m bench.in_scheduler [--minutes 1.5]`.
 """
 
-import argparse
 import asyncio
 import json
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bench.asked import asked
 from bench.running import LIMIT_S, wait_until
 from bench.samples import Figures, percentiles
 from tests.demo.stage import prompt
@@ -85,10 +85,7 @@ async def _load(client: Client, ends_at: float, number: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.in_scheduler")
-    parser.add_argument("--minutes", type=float, default=1.5)
-    parser.add_argument("--sglang", default="0.5.18")
-    words = parser.parse_args()
+    words = asked("python -m bench.in_scheduler", minutes=1.5)
     print(json.dumps(in_scheduler(limit_s=words.minutes * 60, sglang=words.sglang), indent=2))
 
 

@@ -4,11 +4,11 @@ Two prefill servers share one decode server and one machine: one pushes as stock
 all. Prints one JSON object: medians of the time to the first token, their ratio and its 95 % interval.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
 
+from bench.asked import asked
 from bench.turns import Turn, first_tokens, interval, ratio
 from tests.pair.cores import prefill_apart
 from tests.pair.running import Pair, running_pair
@@ -25,10 +25,7 @@ async def play(plain: Pair, carrying: Pair, *, limit_s: float) -> list[Turn]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.push")
-    parser.add_argument("--minutes", type=float, default=4.0)
-    parser.add_argument("--sglang", default="0.5.18")
-    words = parser.parse_args()
+    words = asked("python -m bench.push", minutes=4.0)
     plain = PairSpec.of(sglang=words.sglang)
     carrying = PairSpec.of(sglang=words.sglang, prefill={"env": {"PD_SIDECAR_PUSH": "all"}})
     with (

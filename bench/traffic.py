@@ -4,12 +4,12 @@ Two prefill servers, stock and with the plugin, share one decode server and one 
 request for the time to the first token, burst by burst for throughput.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
 import time
 
+from bench.asked import asked
 from bench.turns import Turn, first_tokens, interval, ratio, turns
 from tests.demo.stage import prompt
 from tests.pair.cores import prefill_apart
@@ -74,10 +74,7 @@ def _throughput(bursts: list[Turn]) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.traffic")
-    parser.add_argument("--minutes", type=float, default=4.0)
-    parser.add_argument("--sglang", default="0.5.18")
-    words = parser.parse_args()
+    words = asked("python -m bench.traffic", minutes=4.0)
     print(json.dumps(traffic(limit_s=words.minutes * 60, sglang=words.sglang), indent=2))
 
 

@@ -19,6 +19,7 @@ def handshake_fact(life: Life, endpoint: DecodeEndpoint) -> DecodeHandshake:
 
 
 def conclusion_fact(life: Life, status: TerminalStatus, *, at_s: float) -> RoomConcluded:
+    """`at_s` is used while the life has no time of its own."""
     is_success = status is _SUCCESS
     return RoomConcluded(
         life.concluded_seq,
@@ -27,7 +28,7 @@ def conclusion_fact(life: Life, status: TerminalStatus, *, at_s: float) -> RoomC
         status,
         "" if is_success else life.cause,
         life.drained_in_time,
-        at_s,
+        life.concluded_at_s or at_s,
         life.ending_since_s,
         0 if is_success else life.http_status,
     )
@@ -49,7 +50,7 @@ def replay(table: LifeTable, *, now: float) -> Iterator[Fact]:
         for endpoint in owed:
             yield handshake_fact(life, endpoint)
         if life.concluded:
-            yield conclusion_fact(life, TerminalStatus.FAILED, at_s=life.concluded_at_s or now)
+            yield conclusion_fact(life, TerminalStatus.FAILED, at_s=now)
     for life in early:
         for endpoint in life.owed:
             yield handshake_fact(life, endpoint)

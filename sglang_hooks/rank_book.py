@@ -115,4 +115,4 @@ class RankBook:
 
     def conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
         life.concluded_seq = life.concluded_seq or self.seq()
-        return facts.conclusion_fact(life, status, at_s=life.concluded_at_s or self.clock())
+        return facts.conclusion_fact(life, status, at_s=self.clock())

@@ -17,7 +17,7 @@ class Acknowledgements:
     def owe(self, now: float) -> None:
         if self._due_at is None:
             self._due_at = now + self._delay_s
-            self.handle_timer(now)
+        self.handle_timer(now)
 
     def handle_timer(self, now: float) -> None:
         self._is_due = self._is_due or (self._due_at is not None and self._due_at <= now)

@@ -28,7 +28,7 @@ class Connections:
         self._stats = stats
         self._queues: OrderedDict[DecodeEndpoint, EndpointQueue] = OrderedDict()
         self._opened: OrderedDict[DecodeEndpoint, EndpointQueue] = OrderedDict()
-        self.actions: list[Connect | CloseEndpoint] = []
+        self._actions: list[Connect | CloseEndpoint] = []
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -57,7 +57,7 @@ class Connections:
         self._opened[queue.endpoint] = queue
         queue.connection = Connection.DOWN
         queue.opened_at = now
-        self.actions.append(Connect(queue.endpoint))
+        self._actions.append(Connect(queue.endpoint))
 
     def forget(self, queue: EndpointQueue, reason: str) -> None:
         """Nothing is owed there."""
@@ -65,7 +65,7 @@ class Connections:
         del self._queues[queue.endpoint]
 
     def take_actions(self) -> list[Connect | CloseEndpoint]:
-        actions, self.actions = self.actions, []
+        actions, self._actions = self._actions, []
         return actions
 
     def _close(self, queue: EndpointQueue, reason: str) -> None:
@@ -73,7 +73,7 @@ class Connections:
             return
         self._stats.connections_closed[reason] += 1
         queue.connection = Connection.ABSENT
-        self.actions.append(CloseEndpoint(queue.endpoint))
+        self._actions.append(CloseEndpoint(queue.endpoint))
 
     def _spare_one(self, now: float) -> bool:
         """One that is owed nothing goes first; else one that has found no peer, whose notices wait for their next turn.

@@ -135,7 +135,7 @@ class Intake:
             if not isinstance(owed, OwedNotice):
                 self._stats.notices_suppressed[owed.value] += 1
             elif self._outbox.owe(owed, is_news=False, now=now):
-                room.owed += 1
+                room.note_owed()
 
     def _tell(self, rank: Rank, key: LifeKey, claim: Owe, now: float) -> None:
         """A handshake came after the end, or came again."""
@@ -155,7 +155,7 @@ class Intake:
     ) -> OwedNotice | Untold:
         session, seq = shaken.session, shaken.seq
         dialect = stranger = self._dialects.of_a_stranger(rank)
-        if (registration := rank.registrations.get(endpoint)) is not None:
+        if (registration := rank.registration_of(endpoint)) is not None:
             if registration.session == session:
                 dialect = self._dialects.of_a_registration(rank, registration)
             elif registration.seq > seq:

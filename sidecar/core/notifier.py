@@ -114,7 +114,7 @@ class Notifier:
 
     def receive(self, stream: int, messages: Sequence[Upward], now: float) -> None:
         """Messages that came together, in order. Those of one kind in a row are taken together, which is cheaper."""
-        for kind, alike in groupby(messages, type) if len(messages) > 1 else [(type(one), [one]) for one in messages]:
+        for kind, alike in groupby(messages, type):
             if kind is Hello:
                 for hello in alike:
                     self._hello(stream, cast(Hello, hello), now)
@@ -261,10 +261,8 @@ class Notifier:
         believed = PLAUSIBLE[kind](facts)
         stats.facts_implausible += len(facts) - len(believed)
         self._rules[kind](rank, believed, replayed, now)
-        if len(self.parcels):
-            self.parcels.hear(rank, kind, believed, now)
-        if len(self.lifeline):
-            self._tell_orphans(now)
+        self.parcels.hear(rank, kind, believed, now)
+        self._tell_orphans(now)
         self._settle_ended()
 
     def _tell_siblings(self, dead: Rank) -> None:
@@ -281,6 +279,8 @@ class Notifier:
         )
 
     def _tell_orphans(self, now: float) -> None:
+        if not len(self.lifeline):
+            return
         for key in self.lifeline.take_due(now):
             rank = self.ranks.of(key.process)
             if rank is not None and self.rooms.has_open(key.process, key.room):
@@ -288,8 +288,7 @@ class Notifier:
                 self._intake.conclude(rank, [end], set(), now)
 
     def _settle_ended(self) -> None:
-        if self.outbox.ended:
-            ended = self.outbox.take_ended()
+        if ended := self.outbox.take_ended():
             self.rooms.note_ended(ended)
             self._reply_to_each([owed for owed in ended if owed.outcome and owed.outcome.is_settled], settled)
 

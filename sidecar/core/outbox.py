@@ -27,7 +27,7 @@ _TAKEN_OVER = NoticeState.TAKEN_OVER
 
 
 class Outbox:
-    """`hand_offs` collects what ranks are to be told of, `ended` the notices that have ended since they were taken."""
+    """`hand_offs` collects what ranks are to be told of."""
 
     def __init__(self, *, limits: OutboxLimits, schedule: RetrySchedule, stats: Stats) -> None:
         self.hand_offs = HandOffReports()
@@ -38,7 +38,7 @@ class Outbox:
         self._connections = Connections(limit=limits.connections, stats=stats)
         self._turns = Turns(self._connections, schedule=schedule, limits=limits)
         self._held: list[OwedNotice] = []
-        self.ended: list[OwedNotice] = []
+        self._ended: list[OwedNotice] = []
 
     def __len__(self) -> int:
         return self._ledger.count
@@ -215,12 +215,11 @@ class Outbox:
         return earliest((self._ledger.next_expiry(), self._turns.next_deadline(), self.hand_offs.next_deadline()))
 
     def take_actions(self) -> list[Connect | CloseEndpoint | SendNotices]:
-        offers = self._turns.take_offers()
-        return [*self._connections.take_actions(), *offers] if self._connections.actions else list(offers)
+        return [*self._connections.take_actions(), *self._turns.take_offers()]
 
     def take_ended(self) -> list[OwedNotice]:
         """Each has its outcome."""
-        ended, self.ended = self.ended, []
+        ended, self._ended = self._ended, []
         return ended
 
     # -- inside
@@ -309,4 +308,4 @@ class Outbox:
         self._stats.notices_ended[outcome.word] += len(ended)
         if outcome.is_settled:
             self._stats.owed_to_settled.observe([now - owed.owed_since for owed in ended])
-        self.ended += ended
+        self._ended += ended

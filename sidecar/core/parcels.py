@@ -76,7 +76,7 @@ class Parcels:
 
     def hear(self, rank: Rank, kind: type[Fact], facts: Sequence[Fact], now: float) -> None:
         """What was carried to an endpoint may be void by what is heard of it."""
-        if (news := self._news.get(kind)) is not None:
+        if self._all and (news := self._news.get(kind)) is not None:
             news(rank, facts, now)
 
     # -- attempts and connections

@@ -33,7 +33,7 @@ class Rank:
     def __init__(self, hello: Hello, stream: int) -> None:
         self.last_seq = -1
         self.greet(hello, stream)
-        self.registrations: OrderedDict[DecodeEndpoint, Registration] = OrderedDict()
+        self._registrations: OrderedDict[DecodeEndpoint, Registration] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Rank {self.hello.process} rank={self.hello.prefill_rank} stream={self.stream} seq={self.last_seq}>"
@@ -70,20 +70,20 @@ class Rank:
 
         A decode half that has announced itself is there for as long as the session is.
         """
-        known = self.registrations.get(fact.endpoint)
+        known = self._registrations.get(fact.endpoint)
         if known is not None and fact.seq <= known.seq:
             return False
         announced = fact.decode_half
         if known is not None and known.session == fact.session:
             announced = announced or known.decode_half
-        self.registrations[fact.endpoint] = Registration(fact.seq, fact.session, fact.frames, announced)
-        self.registrations.move_to_end(fact.endpoint)
-        if len(self.registrations) > REGISTRATION_LIMIT:
-            self.registrations.popitem(last=False)
+        self._registrations[fact.endpoint] = Registration(fact.seq, fact.session, fact.frames, announced)
+        self._registrations.move_to_end(fact.endpoint)
+        if len(self._registrations) > REGISTRATION_LIMIT:
+            self._registrations.popitem(last=False)
         return True
 
     def registration_of(self, endpoint: DecodeEndpoint) -> Registration | None:
-        return self.registrations.get(endpoint)
+        return self._registrations.get(endpoint)
 
 
 class RankTable:

@@ -21,8 +21,6 @@ _OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEED
 _SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
 _SUCCESS = TerminalStatus.SUCCESS
 
-_SLACK = 64
-
 GENERIC_CAUSE = "prefill gave the request up"
 """For an end whose record was evicted."""
 
@@ -34,15 +32,14 @@ class RoomTable:
         self._lives = LifeIndex()
         self._open: OrderedDict[Room, None] = OrderedDict()
         self._early: OrderedDict[Room, float] = OrderedDict()  # when those of _open expire that decode alone has
-        self._records: Expiries[Room] = Expiries()
-        self._record_count = 0
-        self._by_age: deque[Room] = deque()  # the records, oldest end first, and some that are over
+        self._records: OrderedDict[Room, None] = OrderedDict()  # oldest end first
+        self._expiries: Expiries[Room] = Expiries()
         self._succeeded: deque[Room] = deque()
         self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
         self._finished: list[Room] = []
 
     def __repr__(self) -> str:
-        return f"<RoomTable open={len(self._open)} records={self._record_count} tombstones={len(self._tombstones)}>"
+        return f"<RoomTable open={len(self._open)} records={len(self._records)} tombstones={len(self._tombstones)}>"
 
     @property
     def open_rooms(self) -> int:
@@ -50,7 +47,7 @@ class RoomTable:
 
     @property
     def records(self) -> int:
-        return self._record_count
+        return len(self._records)
 
     @property
     def record_limit(self) -> int:
@@ -63,8 +60,8 @@ class RoomTable:
     def change_limits(self, limits: RoomLimits) -> None:
         """What is over the new bound is evicted at once."""
         self._limits = limits
-        while self._record_count > limits.records:
-            self._evict_one()
+        while len(self._records) > limits.records:
+            self._evict_oldest()
 
     def find(self, key: LifeKey) -> Room | None:
         return self._lives.find(key.process, key.room, key.life)
@@ -103,7 +100,7 @@ class RoomTable:
             self._stats.handshakes_superseded += 1
             return []
         self._void_older(key, endpoint, fact.seq)
-        known = self.find(key) if lives else None
+        known = self.find(key)
         if known is None and self._is_buried(key, now):
             if is_replay:
                 return [Reaffirm(endpoint, fact.seq)]
@@ -201,12 +198,10 @@ class RoomTable:
     # -- time
 
     def handle_timer(self, now: float) -> None:
-        for room in self._records.pop_due(now):
+        for room in self._expiries.pop_due(now):
             self._stats.records_expired += 1
-            self._record_count -= 1
+            del self._records[room]
             self._bury(room)
-        if len(self._by_age) > 2 * self._record_count + _SLACK:
-            self._by_age = deque([room for room in self._by_age if not room.is_over])
         while self._early and next(iter(self._early.values())) <= now:
             self._stats.open_rooms_dropped["early"] += 1
             self._forget_open(next(iter(self._early)))
@@ -215,7 +210,7 @@ class RoomTable:
 
     def next_deadline(self) -> float | None:
         early = next(iter(self._early.values())) if self._early else None
-        return earliest((self._records.next(), early))
+        return earliest((self._expiries.next(), early))
 
     # -- inside
 
@@ -261,25 +256,20 @@ class RoomTable:
             self._stats.rooms_failed += 1
         else:
             self._stats.rooms_undrained += 1
-        if was_open:
-            self._record_count += 1
-            self._by_age.append(room)
-        elif not is_dated:
-            self._records.note_over()
+        self._records[room] = None
         if not is_dated:
-            self._records.add(room)
-        if self._record_count > self._limits.records:
-            self._evict_one()
+            if not was_open:
+                self._expiries.note_over()
+            self._expiries.add(room)
+        if len(self._records) > self._limits.records:
+            self._evict_oldest()
 
-    def _evict_one(self) -> None:
-        """The oldest. What is owed for it already stays owed; a late handshake is still answered, though without the
-        true cause. Not the one that expires first: ranks differ in how long theirs are kept."""
-        room = self._by_age.popleft()
-        while room.is_over:
-            room = self._by_age.popleft()
-        self._record_count -= 1
+    def _evict_oldest(self) -> None:
+        """What is owed for it already stays owed; a late handshake is still answered, though without the true cause.
+        Not the one that expires first: ranks differ in how long theirs are kept."""
+        room, _ = self._records.popitem(last=False)
         self._bury(room)
-        self._records.note_over()
+        self._expiries.note_over()
         self._stats.records_evicted_early += 1
         if room.owed:
             self._finished.append(room)

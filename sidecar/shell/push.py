@@ -34,7 +34,6 @@ class PushPool:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._monitors = Monitors(self._loop)
-        self._on_event = self.heard
         self._links: dict[DecodeEndpoint, Link] = {}
         self._lookups: dict[DecodeEndpoint, asyncio.Task[None]] = {}
         self._wanted: set[DecodeEndpoint] = set()
@@ -92,7 +91,7 @@ class PushPool:
     def _open(self, endpoint: DecodeEndpoint, host: str) -> None:
         try:
             self._links[endpoint] = Link(
-                endpoint, host, context=self._context, monitors=self._monitors, on_event=self._on_event
+                endpoint, host, context=self._context, monitors=self._monitors, on_event=self.heard
             )
         except zmq.ZMQError as error:
             self._fault("open", endpoint, error)

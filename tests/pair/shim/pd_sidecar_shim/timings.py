@@ -44,10 +44,8 @@ def _time(
     def timed(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != main or not when(*args, **kwargs):
             return original(*args, **kwargs)
-        began, began_cpu = time.perf_counter_ns(), time.thread_time_ns()
-        answer = original(*args, **kwargs)
-        spent_cpu = time.thread_time_ns() - began_cpu
-        TIMINGS[called].append((time.perf_counter_ns() - began, spent_cpu))
+        with _measured(called):
+            answer = original(*args, **kwargs)
         then()
         return answer
 
@@ -55,11 +53,20 @@ def _time(
 
 
 def _send_bare(bare: socket.socket) -> None:
-    began, began_cpu = time.perf_counter_ns(), time.thread_time_ns()
-    with suppress(BlockingIOError):
+    with _measured("bare_send"), suppress(BlockingIOError):
         bare.send(FRAME)
-    spent_cpu = time.thread_time_ns() - began_cpu
-    TIMINGS["bare_send"].append((time.perf_counter_ns() - began, spent_cpu))
+
+
+class _measured:
+    def __init__(self, called: str) -> None:
+        self._timings = TIMINGS[called]
+
+    def __enter__(self) -> None:
+        self._began, self._began_cpu = time.perf_counter_ns(), time.thread_time_ns()
+
+    def __exit__(self, *_: object) -> None:
+        spent_cpu = time.thread_time_ns() - self._began_cpu
+        self._timings.append((time.perf_counter_ns() - self._began, spent_cpu))
 
 
 def _get_internal_state(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
