@@ -87,7 +87,7 @@ class Intake:
         for fact in facts:
             key = LifeKey(process, fact.room, fact.life)
             endpoint = self._outbox.familiar(fact.endpoint)
-            self._outbox.void_older(key, endpoint, Outcome.SUPERSEDED, now)
+            self._outbox.void_older(key, endpoint, fact.seq, Outcome.SUPERSEDED, now)
             claims = self._rooms.handshake(key, endpoint, fact, is_replay=id(fact) in replayed, ttl_s=ttl_s, now=now)
             if rank.backend in self._backends:
                 self._outbox.expect(endpoint, fact.session, now)
@@ -96,7 +96,7 @@ class Intake:
     def _aborted(self, rank: Rank, facts: list[DecodeAborted], replayed: set[int], now: float) -> None:
         for fact in facts:
             key = LifeKey(rank.hello.process, fact.room, fact.life)
-            self._outbox.void_older(key, fact.endpoint, Outcome.DECODE_ABORTED, now)
+            self._outbox.void_older(key, fact.endpoint, fact.seq, Outcome.DECODE_ABORTED, now)
             self._perform(rank, key, self._rooms.aborted(key, fact.endpoint, fact.seq, now), now)
 
     def _acknowledged(self, rank: Rank, facts: list[DecodeAcknowledged], replayed: set[int], now: float) -> None:

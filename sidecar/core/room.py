@@ -243,11 +243,11 @@ class Room(Struct, eq=False, gc=False, weakref=False):
         is_drained = self.state is _FAILED
         return End(self.cause, self.http_status, is_drained, self.concluded_at_s, self.expires_at, self.has_newer_life)
 
-    def settled(self, endpoint: DecodeEndpoint, seq: int = 0) -> None:
-        """The endpoint is owed nothing for this life by any fact up to `seq` or up to the last one known."""
+    def settled(self, endpoint: DecodeEndpoint, seq: int) -> None:
+        """The endpoint is owed nothing for this life by any fact up to `seq`."""
         known = self.endpoints.get(endpoint)
-        if known is not None:
-            known.seq, known.is_settled = max(seq, known.seq), True
+        if known is not None and known.seq <= seq:
+            known.seq, known.is_settled = seq, True
 
     def note_owed(self) -> None:
         self.owed += 1

@@ -215,7 +215,7 @@ class RoomTable:
     # -- inside
 
     def _void_older(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int) -> None:
-        """The endpoint spoke of this life: it waits in no older one any more."""
+        """The endpoint spoke of this life by fact `seq`: by then it waited in no older one any more."""
         for room in self._lives.of_room(key.process, key.room):
             if room.key.life < key.life:
                 room.settled(endpoint, seq)

@@ -11,19 +11,19 @@ Told = RoomOpened | DecodeHandshake | RoomConcluded | DecodeAborted | DecodeAckn
 
 class Life:
     """`waiting` endpoints have shaken hands and nothing has freed us of them since; `handed` are the times of hand-
-    offs.
+    offs; those in `once` are told once at most, for a newer life was known when they came to be owed.
     """
 
     def __init__(self) -> None:
         self.end: str | None = None
         self.at_s = 0.0
-        self.is_once = False
         self.is_opened = False
         self.early_since: float | None = None
         self.waiting: dict[DecodeEndpoint, str] = {}
         self.seen: set[DecodeEndpoint] = set()
         self.handed: dict[DecodeEndpoint, float] = {}
         self.tried: set[DecodeEndpoint] = set()
+        self.once: set[DecodeEndpoint] = set()
 
     def open(self) -> None:
         self.is_opened, self.early_since = True, None
@@ -37,6 +37,7 @@ class Life:
         self.waiting.pop(endpoint, None)
         self.handed.pop(endpoint, None)
         self.tried.discard(endpoint)
+        self.once.discard(endpoint)
 
     def owes(self, now: float) -> set[DecodeEndpoint]:
         if self.end not in ("failed", "undrained") or now >= self.at_s + TTL_S:

@@ -58,6 +58,7 @@ class NotifierMachine(RuleBasedStateMachine):
         self.newest: dict[tuple[str, int], int] = {}
         self.heard_at: dict[DecodeEndpoint, float] = {}
         self.broke_at: dict[DecodeEndpoint, float] = {}
+        self.ignored: set[DecodeHandshake] = set()
         # For good: a life that was pushed out by a bound may be known again after its end has had its time.
         self.shook: defaultdict[LifeKey, set[DecodeEndpoint]] = defaultdict(set)
         for process in ("p", "q"):
@@ -103,7 +104,7 @@ class NotifierMachine(RuleBasedStateMachine):
         life = self.lives[key.life]
         life.handed[key.endpoint] = self.scene.now
         life.tried.add(key.endpoint)
-        if life.is_once:
+        if key.endpoint in life.once:
             life.free(key.endpoint)
 
     def note_refusal(self, endpoint: DecodeEndpoint) -> None:
@@ -142,9 +143,9 @@ class NotifierMachine(RuleBasedStateMachine):
         self.life(process, room, number).open()
         for older_number, older in self.of_room(LifeKey(process, room, number)):
             if older_number < number:
-                older.is_once = True
                 for endpoint in list(older.tried):
                     older.free(endpoint)
+                older.once |= older.owes(self.scene.now)
         self.remember(process, self.scene.opened(room, number, process))
 
     @rule(process=processes, room=rooms, endpoint=endpoints)
@@ -169,21 +170,32 @@ class NotifierMachine(RuleBasedStateMachine):
         number = max(1, self.newest.get((process, room), 1) - back)
         key = LifeKey(process, room, number)
         self.newest.setdefault((process, room), 1)
-        life = self.life(process, room, number)
-        others = self.of_room(key)
+        self.life(process, room, number)
         self.shook[key].add(endpoint)
-        if not any(n > number and endpoint in other.seen for n, other in others):
-            for n, other in others:
-                if n < number:
-                    other.free(endpoint)
-            life.meet(self.scene.now)
-            if life.end != "success":
-                life.seen.add(endpoint)
-                life.free(endpoint)
-                life.waiting[endpoint] = "s"
-            life.is_once = any(n > number for n, _ in others)
+        counts = self.take_handshake(key, endpoint)
+        fact = self.scene.handshake(room, number, endpoint, process=process)
+        self.remember(process, fact)
+        if not counts:
+            self.ignored.add(fact)
+
+    def take_handshake(self, key: LifeKey, endpoint: DecodeEndpoint) -> bool:
+        """Whether it counts: not if the endpoint has spoken of a newer life."""
         self.heard_at[endpoint] = self.scene.now
-        self.remember(process, self.scene.handshake(room, number, endpoint, process=process))
+        others = self.of_room(key)
+        if any(n > key.life and endpoint in other.seen for n, other in others):
+            return False
+        for n, other in others:
+            if n < key.life:
+                other.free(endpoint)
+        life = self.life(key.process, key.room, key.life)
+        life.meet(self.scene.now)
+        if life.end != "success":
+            life.seen.add(endpoint)
+            life.free(endpoint)
+            life.waiting[endpoint] = "s"
+            if endpoint in life.owes(self.scene.now) and any(n > key.life for n, _ in others):
+                life.once.add(endpoint)
+        return True
 
     @rule(process=processes, room=rooms, back=st.integers(0, 2), drained=st.booleans())
     def fail(self, process: str, room: int, back: int, drained: bool) -> None:
@@ -192,9 +204,11 @@ class NotifierMachine(RuleBasedStateMachine):
         life = self.life(process, room, number)
         life.early_since = None
         if life.end is None or (life.end == "undrained" and drained):
+            owed_before = life.owes(self.scene.now)
             life.end = "failed" if drained else "undrained"
             life.at_s = self.scene.now
-            life.is_once = any(n > number for n, _ in self.of_room(LifeKey(process, room, number)))
+            if any(n > number for n, _ in self.of_room(LifeKey(process, room, number))):
+                life.once |= life.owes(self.scene.now) - owed_before
         # A rank that says it again says the same time.
         at_s = life.at_s or self.scene.now
         self.remember(process, self.scene.failed(room, number, drained=drained, process=process, at_s=at_s))
@@ -239,6 +253,8 @@ class NotifierMachine(RuleBasedStateMachine):
     def replay(self, process: str, fact: Told) -> None:
         if isinstance(fact, DecodeHandshake):
             self.heard_at[fact.endpoint] = self.scene.now
+            if fact in self.ignored and self.take_handshake(LifeKey(process, fact.room, fact.life), fact.endpoint):
+                self.ignored.remove(fact)
         self.scene.tell(fact, process)
 
     @rule(process=processes, closes_first=st.booleans())

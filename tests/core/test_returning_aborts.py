@@ -118,3 +118,19 @@ def test_it_is_for_the_endpoint_that_sent_it_only(scene: Scene) -> None:
     scene.revive(E3)
 
     assert told_of(scene, 1) == [E1, E3]
+
+
+def test_a_replay_of_it_ends_nothing_that_came_to_be_owed_after_it(scene: Scene) -> None:
+    """Nor does the handshake count as settled by it, when a successor hears both again."""
+    scene.alive.clear()
+    scene.failed(1, 1)
+    scene.opened(1, 2)
+    scene.succeeded(1, 2)
+    abort = scene.aborted(1, 2, E1)
+    late = scene.handshake(1, 1, E1)
+    scene.tell(abort)
+    scene.tell(late)
+    scene.revive(E1)
+
+    assert told_of(scene, 1) == [E1]
+    assert scene.ended() == {"superseded": 1}  # owed while a newer life was known: told once
