@@ -58,7 +58,7 @@ class NotifierMachine(RuleBasedStateMachine):
         self.newest: dict[tuple[str, int], int] = {}
         self.heard_at: dict[DecodeEndpoint, float] = {}
         self.broke_at: dict[DecodeEndpoint, float] = {}
-        self.ignored: set[DecodeHandshake] = set()
+        self.ignored: set[tuple[str, DecodeHandshake]] = set()
         # For good: a life that was pushed out by a bound may be known again after its end has had its time.
         self.shook: defaultdict[LifeKey, set[DecodeEndpoint]] = defaultdict(set)
         for process in ("p", "q"):
@@ -176,7 +176,7 @@ class NotifierMachine(RuleBasedStateMachine):
         fact = self.scene.handshake(room, number, endpoint, process=process)
         self.remember(process, fact)
         if not counts:
-            self.ignored.add(fact)
+            self.ignored.add((process, fact))
 
     def take_handshake(self, key: LifeKey, endpoint: DecodeEndpoint) -> bool:
         """Whether it counts: not if the endpoint has spoken of a newer life."""
@@ -253,8 +253,9 @@ class NotifierMachine(RuleBasedStateMachine):
     def replay(self, process: str, fact: Told) -> None:
         if isinstance(fact, DecodeHandshake):
             self.heard_at[fact.endpoint] = self.scene.now
-            if fact in self.ignored and self.take_handshake(LifeKey(process, fact.room, fact.life), fact.endpoint):
-                self.ignored.remove(fact)
+            is_ignored = (process, fact) in self.ignored
+            if is_ignored and self.take_handshake(LifeKey(process, fact.room, fact.life), fact.endpoint):
+                self.ignored.remove((process, fact))
         self.scene.tell(fact, process)
 
     @rule(process=processes, closes_first=st.booleans())
