@@ -68,7 +68,10 @@ class Deadlines(Generic[Key]):
 
 
 class Mortal(Protocol):
-    """Something that is over by itself at `expires_at`, unless it `is_over` before."""
+    """Something that is over by itself at `expires_at`, which may be put off, unless it `is_over` before. `listed_at`
+    is for Expiries to write: the time by which it is in order there."""
+
+    listed_at: float
 
     @property
     def expires_at(self) -> float: ...
@@ -81,14 +84,14 @@ Thing = TypeVar("Thing", bound=Mortal)
 
 
 class Expiries(Generic[Thing]):
-    """For things that know their own time, which costs less than a table of times. A thing whose time was put off is
-    added again; one that is over is only counted, and swept with others like it.
+    """For things that know their own time, which costs less than a table of times. One that was put off finds its new
+    place when its old time comes; one that is over is only counted, and swept with others like it.
 
     Most are added in the order of their times: those wait in a line, and only the others in a heap.
     """
 
     def __init__(self) -> None:
-        self._line: deque[tuple[float, Thing]] = deque()
+        self._line: deque[Thing] = deque()
         self._line_end = -inf
         self._heap: list[tuple[float, int, Thing]] = []
         self._serial = 0
@@ -98,23 +101,19 @@ class Expiries(Generic[Thing]):
         return len(self._line) + len(self._heap)
 
     def add(self, thing: Thing) -> None:
-        at = thing.expires_at
+        thing.listed_at = at = thing.expires_at
         if at >= self._line_end:
             self._line_end = at
-            self._line.append((at, thing))
+            self._line.append(thing)
             return
         self._serial += 1
         heappush(self._heap, (at, self._serial, thing))
 
     def note_over(self, count: int = 1) -> None:
-        """So many of the things added are over before their time, or their time was put off."""
+        """So many of the things added are over before their time."""
         self._outdated += count
-        self._trim_line()  # mostly those that were added first are over first: then there is nothing to sweep
-        if self._outdated > (len(self._line) + len(self._heap)) // 2 + _SLACK:
-            self._line = deque([entry for entry in self._line if _is_current(*entry)])
-            self._heap = [entry for entry in self._heap if _is_current(entry[0], entry[2])]
-            self._outdated = 0
-            heapify(self._heap)
+        if self._outdated > _SLACK:
+            self._tidy()
 
     def next(self) -> float | None:
         first = self.first()
@@ -122,33 +121,54 @@ class Expiries(Generic[Thing]):
 
     def first(self) -> Thing | None:
         self._trim_line()
+        self._trim_heap()
         line, heap = self._line, self._heap
-        while heap and not _is_current(heap[0][0], heap[0][2]):
-            heappop(heap)
-            self._outdated -= 1
-        if heap and (not line or heap[0][0] < line[0][0]):
+        if heap and (not line or heap[0][0] < line[0].listed_at):
             return heap[0][2]
-        return line[0][1] if line else None
-
-    def _trim_line(self) -> None:
-        line = self._line
-        while line and (line[0][1].is_over or line[0][1].expires_at != line[0][0]):
-            line.popleft()
-            self._outdated -= 1
-        if not line:
-            self._line_end = -inf
+        return line[0] if line else None
 
     def pop_due(self, now: float) -> list[Thing]:
         """They are not in it any more."""
         due: list[Thing] = []
         while (thing := self.first()) is not None and thing.expires_at <= now:
-            if self._line and self._line[0][1] is thing:
+            if self._line and self._line[0] is thing:
                 self._line.popleft()
             else:
                 heappop(self._heap)
             due.append(thing)
         return due
 
+    def _tidy(self) -> None:
+        """Mostly those that were added first are over first: then nothing is left to sweep."""
+        self._trim_line()
+        if self._outdated > (len(self._line) + len(self._heap)) // 2 + _SLACK:
+            self._line = deque([thing for thing in self._line if not thing.is_over])
+            self._heap = [entry for entry in self._heap if not entry[2].is_over]
+            self._outdated = 0
+            heapify(self._heap)
 
-def _is_current(at: float, thing: Mortal) -> bool:
-    return thing.expires_at == at and not thing.is_over
+    def _trim_line(self) -> None:
+        line = self._line
+        while line:
+            first = line[0]
+            if first.is_over:
+                line.popleft()
+                self._outdated -= 1
+            elif first.expires_at != first.listed_at:
+                self.add(line.popleft())
+            else:
+                return
+        self._line_end = -inf
+
+    def _trim_heap(self) -> None:
+        heap = self._heap
+        while heap:
+            at, _, first = heap[0]
+            if first.is_over:
+                heappop(heap)
+                self._outdated -= 1
+            elif first.expires_at != at:
+                heappop(heap)
+                self.add(first)
+            else:
+                return

@@ -8,13 +8,12 @@ from sidecar.core.keys import LifeKey, NoticeKey, Outcome, Untold
 from sidecar.core.outbox import Outbox
 from sidecar.core.owed import NoticeState, OwedNotice
 from sidecar.core.ranks import Rank
-from sidecar.core.room import Claim, End, Handshake, Owe, Reaffirm, Room, RoomState, Settle
+from sidecar.core.room import BuriedEnd, Claim, Handshake, Owe, Reaffirm, Room, RoomState, Settle
 from sidecar.core.rooms import RoomTable
 from sidecar.core.stats import Stats
 from sidecar.model import (
     DecodeAborted,
     DecodeAcknowledged,
-    DecodeEndpoint,
     DecodeHandshake,
     DecodeRegistered,
     Fact,
@@ -70,7 +69,7 @@ class Intake:
             room = rooms.concluded(process, fact, ttl_s, now)
             if room is None:
                 continue
-            if room.state is not _SUCCEEDED and room.endpoints:
+            if room.state is not _SUCCEEDED and room.handshakes:
                 self._tell_all(rank, room, now)
             if not room.owed:
                 rooms.note_finished(room)
@@ -126,12 +125,12 @@ class Intake:
 
     def _tell_all(self, rank: Rank, room: Room, now: float) -> None:
         """The life has failed: everyone who shook hands is owed a notice."""
-        key, end = room.key, room.end()
-        notice = _notice(rank, key, end)
-        for endpoint, shaken in room.endpoints.items():
+        key = room.key
+        notice = _notice(rank, key, room)
+        for shaken in room.handshakes:
             if shaken.is_settled:
                 continue
-            owed = self._owed_notice(rank, key, endpoint, shaken, notice, end)
+            owed = self._owed_notice(rank, key, shaken, notice, room)
             if not isinstance(owed, OwedNotice):
                 self._stats.notices_suppressed[owed.value] += 1
             elif self._outbox.owe(owed, is_news=False, now=now):
@@ -140,7 +139,7 @@ class Intake:
     def _tell(self, rank: Rank, key: LifeKey, claim: Owe, now: float) -> None:
         """A handshake came after the end, or came again."""
         end = self._rooms.end_of(key, now)
-        owed = self._owed_notice(rank, key, claim.endpoint, claim.shaken, _notice(rank, key, end), end)
+        owed = self._owed_notice(rank, key, claim.shaken, _notice(rank, key, end), end)
         if not isinstance(owed, OwedNotice):
             self._stats.notices_suppressed[owed.value] += claim.is_news
             return
@@ -151,9 +150,9 @@ class Intake:
             room.note_owed()
 
     def _owed_notice(
-        self, rank: Rank, key: LifeKey, endpoint: DecodeEndpoint, shaken: Handshake, notice: Notice, end: End
+        self, rank: Rank, key: LifeKey, shaken: Handshake, notice: Notice, end: Room | BuriedEnd
     ) -> OwedNotice | Untold:
-        session, seq = shaken.session, shaken.seq
+        endpoint, session, seq = shaken.endpoint, shaken.session, shaken.seq
         dialect = stranger = self._dialects.of_a_stranger(rank)
         if (registration := rank.registration_of(endpoint)) is not None:
             if registration.session == session:
@@ -166,12 +165,12 @@ class Intake:
         if not (notice.drained or dialect.holds_pages):
             return Untold.UNDRAINED
         best, safe = dialect.form, stranger.form
-        since, until, is_once = end.owed_since, end.expires_at, end.has_newer_life
+        since, until, is_once = end.concluded_at_s, end.expires_at, end.has_newer_life
         state = _TAKEN_OVER if shaken.handed_off else _PENDING
         return OwedNotice(
             key, endpoint, seq, notice, session, since, until, is_once, best, safe, safe, state, shaken.handed_off
         )
 
 
-def _notice(rank: Rank, key: LifeKey, end: End) -> Notice:
+def _notice(rank: Rank, key: LifeKey, end: Room | BuriedEnd) -> Notice:
     return Notice(key.room, rank.hello.prefill_rank, end.cause, rank.backend, end.http_status, end.is_drained)

@@ -61,10 +61,7 @@ class Ledger:
 
     def put_off(self, owed: OwedNotice, expires_at: float) -> None:
         """Until then, if that is later."""
-        if expires_at > owed.expires_at:
-            owed.expires_at = expires_at
-            self._expiries.note_over()
-            self._expiries.add(owed)
+        owed.expires_at = max(owed.expires_at, expires_at)
 
     def expired(self, now: float) -> OwedNotice | None:
         """One that is void by now. It stays until it is removed."""

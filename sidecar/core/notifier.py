@@ -301,9 +301,10 @@ class Notifier:
 
     def _reply_to_each(self, notices: list[OwedNotice], word: Word) -> None:
         """To the ranks that these notices are of."""
-        for process in dict.fromkeys([owed.life.process for owed in notices]):
+        processes = dict.fromkeys([owed.life.process for owed in notices])
+        for process in processes:
             if (rank := self.ranks.of(process)) is not None:
-                theirs = [owed for owed in notices if owed.life.process == process]
+                theirs = notices if len(processes) == 1 else [one for one in notices if one.life.process == process]
                 self._replies_to(process).extend(word(rank.hello, theirs))
 
     def _replies_to(self, process: str) -> list[Reply]:

@@ -48,6 +48,7 @@ class OwedNotice(Struct, eq=False, gc=False):
     last_handed_off_at: float = 0.0
     ended_at: float = 0.0
     outcome: Outcome | None = None
+    listed_at: float = 0.0
 
     @property
     def key(self) -> NoticeKey:

@@ -39,6 +39,7 @@ class Parcel(Struct, eq=False):
     hand_offs: int = 0
     handed_off_at: float = 0.0
     outcome: ParcelOutcome | None = None
+    listed_at: float = 0.0
 
     @property
     def is_over(self) -> bool:

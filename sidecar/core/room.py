@@ -8,11 +8,10 @@ life; else it is a replay, which changes nothing and owes nothing twice.
 """
 
 import enum
-from collections.abc import Mapping
 from sys import intern
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from sidecar.core.keys import LifeKey, Outcome
 from sidecar.core.owed import OwedNotice
@@ -103,15 +102,18 @@ _FAILED = RoomState.FAILED
 class Handshake(Struct, gc=False):
     """The last that was heard of an endpoint in this life. The times are when it was heard here; 0: never.
 
-    `handed_off`: its rank says that a predecessor of this sidecar has handed the notice off.
+    `handed_off`: its rank says that a predecessor of this sidecar has handed the notice off. `told`: the endpoint's
+    last notice of this life that has ended.
     """
 
+    endpoint: DecodeEndpoint
     session: str
     seq: int
     is_settled: bool = False
     at_s: float = 0.0
     aborted_at_s: float = 0.0
     handed_off: bool = False
+    told: OwedNotice | None = None
 
 
 TOLD_STATES = (RoomState.FAILED, RoomState.UNDRAINED)
@@ -120,7 +122,6 @@ TOLD_STATES = (RoomState.FAILED, RoomState.UNDRAINED)
 class Owe(Struct, frozen=True):
     """`is_news`: decode may have a new request waiting, so an earlier hand-off does not count."""
 
-    endpoint: DecodeEndpoint
     shaken: Handshake
     is_news: bool
 
@@ -140,19 +141,20 @@ class Reaffirm(Struct, frozen=True):
 Claim: TypeAlias = Owe | Settle | Reaffirm
 
 
-class End(Struct, frozen=True, gc=False):
-    """What a notice about an ended life needs to know of it."""
+class BuriedEnd(Struct, frozen=True, gc=False):
+    """What is still known of the end of a life whose record was evicted: as of a Room."""
 
     cause: str
-    http_status: int
-    is_drained: bool
-    owed_since: float
+    concluded_at_s: float
     expires_at: float
     has_newer_life: bool
+    http_status: int = 0
+    is_drained: bool = True
 
 
 class Room(Struct, eq=False, gc=False, weakref=False):
-    """`owed` counts its notices that have not ended; `told` are those that have, the last one of each endpoint.
+    """`handshakes` has one for each endpoint: mostly one or a few, so a tuple costs least. `owed` counts its notices
+    that have not ended.
 
     `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
     `has_newer_life`: of the room at that rank, known here. `older`: the next older one. `is_reported`: it has ended,
@@ -163,7 +165,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     known_since_s: float = 0.0
     opened_at_s: float = 0.0
     traceparent: str = ""
-    endpoints: dict[DecodeEndpoint, Handshake] = field(default_factory=dict)
+    handshakes: tuple[Handshake, ...] = ()
     state: RoomState = RoomState.OPEN
     cause: str = ""
     http_status: int = 0
@@ -173,17 +175,28 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     expires_at: float = 0.0
     has_newer_life: bool = False
     owed: int = 0
-    ended: tuple[OwedNotice, ...] = ()
     is_reported: bool = False
     is_over: bool = False
     older: "Room | None" = None
+    listed_at: float = 0.0
 
     def __repr__(self) -> str:
-        return f"<Room {self.key.room}#{self.key.life} {self.state.value} endpoints={len(self.endpoints)}>"
+        return f"<Room {self.key.room}#{self.key.life} {self.state.value} endpoints={len(self.handshakes)}>"
 
     @property
-    def told(self) -> Mapping[DecodeEndpoint, OwedNotice]:
-        return {owed.endpoint: owed for owed in self.ended}
+    def is_drained(self) -> bool:
+        return self.state is _FAILED
+
+    @property
+    def told(self) -> list[OwedNotice]:
+        """Notices that have ended, of TOLD_LIMIT endpoints."""
+        return [shaken.told for shaken in self.handshakes if shaken.told is not None]
+
+    def shaken(self, endpoint: DecodeEndpoint) -> Handshake | None:
+        for known in self.handshakes:
+            if known.endpoint == endpoint:
+                return known
+        return None
 
     def advance(self, given: RoomInput) -> Effect:
         self.state, effect = TABLE[self.state][given]
@@ -193,29 +206,30 @@ class Room(Struct, eq=False, gc=False, weakref=False):
         self, endpoint: DecodeEndpoint, session: str, seq: int, *, at_s: float = 0.0, handed_off: bool = False
     ) -> list[Claim]:
         effect = self.advance(RoomInput.HANDSHAKE)
-        known = self.endpoints.get(endpoint)
+        known = self.shaken(endpoint)
         is_news = known is None or seq > known.seq
-        shaken = Handshake(intern(session), seq, at_s=at_s, handed_off=handed_off)
+        shaken = Handshake(endpoint, intern(session), seq, at_s=at_s, handed_off=handed_off)
         if is_news and effect is not Effect.NONE:
-            self.endpoints[endpoint] = shaken
+            self._keep(shaken, known)
         if effect is not Effect.TELL:
             return []
         if known is not None and known.is_settled and not is_news:
             return [Reaffirm(endpoint, known.seq)]
-        return [Owe(endpoint, shaken, is_news)]
+        return [Owe(shaken, is_news)]
 
     def aborted(self, endpoint: DecodeEndpoint, seq: int, *, at_s: float = 0.0) -> list[Claim]:
-        known = self.endpoints.get(endpoint)
+        known = self.shaken(endpoint)
         if (known is not None and seq <= known.seq) or self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
             return []
         if known is None:
-            known = self.endpoints[endpoint] = Handshake("", seq)
+            known = Handshake(endpoint, "", seq)
+            self._keep(known, None)
         known.seq, known.is_settled, known.aborted_at_s = seq, True, at_s
         return [Settle(endpoint, Outcome.DECODE_ABORTED)]
 
     def acknowledged(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
         """Only of an endpoint that shook hands, and only after the end: nobody else can have been told."""
-        known = self.endpoints.get(endpoint)
+        known = self.shaken(endpoint)
         if (
             known is None
             or seq <= max(known.seq, self.end_seq)
@@ -239,13 +253,9 @@ class Room(Struct, eq=False, gc=False, weakref=False):
             self.expires_at = max(self.expires_at, expires_at)
         return effect
 
-    def end(self) -> End:
-        is_drained = self.state is _FAILED
-        return End(self.cause, self.http_status, is_drained, self.concluded_at_s, self.expires_at, self.has_newer_life)
-
     def settled(self, endpoint: DecodeEndpoint, seq: int) -> None:
         """The endpoint is owed nothing for this life by any fact up to `seq`."""
-        known = self.endpoints.get(endpoint)
+        known = self.shaken(endpoint)
         if known is not None and known.seq <= seq:
             known.seq, known.is_settled = seq, True
 
@@ -256,12 +266,13 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     def note_ended(self, owed: OwedNotice) -> None:
         if self.owed:  # 0: it is older than this, the life was evicted and came back
             self.owed -= 1
-        endpoint, outcome = owed.endpoint, owed.outcome
-        if outcome is not None and outcome.is_settled and (known := self.endpoints.get(endpoint)) is not None:
+        known, outcome = self.shaken(owed.endpoint), owed.outcome
+        if known is None:
+            return
+        if outcome is not None and outcome.is_settled:
             known.is_settled = True
-        others = self.ended and tuple([one for one in self.ended if one.endpoint != endpoint])
-        if len(others) < TOLD_LIMIT:
-            self.ended = (*others, owed)
+        if known.told is not None or len(self.handshakes) <= TOLD_LIMIT or len(self.told) < TOLD_LIMIT:
+            known.told = owed
 
     def finish(self) -> bool:
         """Whether the life has ended without success and owes nothing, and this had not been noted yet."""
@@ -269,3 +280,11 @@ class Room(Struct, eq=False, gc=False, weakref=False):
             return False
         self.is_reported = True
         return True
+
+    def _keep(self, shaken: Handshake, known: Handshake | None) -> None:
+        """In place of the one that is known of that endpoint."""
+        if known is None:
+            self.handshakes = (*self.handshakes, shaken)
+        else:
+            shaken.told = known.told
+            self.handshakes = tuple([shaken if one is known else one for one in self.handshakes])

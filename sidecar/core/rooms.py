@@ -12,7 +12,18 @@ from sidecar.core.keys import LifeKey
 from sidecar.core.life_index import LifeIndex
 from sidecar.core.limits import RoomLimits
 from sidecar.core.owed import OwedNotice
-from sidecar.core.room import ENDPOINT_LIMIT, Claim, Effect, End, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState
+from sidecar.core.room import (
+    ENDPOINT_LIMIT,
+    BuriedEnd,
+    Claim,
+    Effect,
+    Handshake,
+    Owe,
+    Reaffirm,
+    Room,
+    RoomInput,
+    RoomState,
+)
 from sidecar.core.stats import Stats
 from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, TerminalStatus
 
@@ -20,6 +31,8 @@ from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, Termin
 _OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEEDED
 _SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
 _SUCCESS = TerminalStatus.SUCCESS
+
+_SLACK = 64
 
 GENERIC_CAUSE = "prefill gave the request up"
 """For an end whose record was evicted."""
@@ -32,14 +45,15 @@ class RoomTable:
         self._lives = LifeIndex()
         self._open: OrderedDict[Room, None] = OrderedDict()
         self._early: OrderedDict[Room, float] = OrderedDict()  # when those of _open expire that decode alone has
-        self._records: OrderedDict[Room, None] = OrderedDict()  # oldest end first
+        self._records: deque[Room] = deque()  # oldest end first; those that are over are passed by
+        self._record_count = 0
         self._expiries: Expiries[Room] = Expiries()
         self._succeeded: deque[Room] = deque()
         self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
         self._finished: list[Room] = []
 
     def __repr__(self) -> str:
-        return f"<RoomTable open={len(self._open)} records={len(self._records)} tombstones={len(self._tombstones)}>"
+        return f"<RoomTable open={len(self._open)} records={self._record_count} tombstones={len(self._tombstones)}>"
 
     @property
     def open_rooms(self) -> int:
@@ -47,7 +61,7 @@ class RoomTable:
 
     @property
     def records(self) -> int:
-        return len(self._records)
+        return self._record_count
 
     @property
     def record_limit(self) -> int:
@@ -60,7 +74,7 @@ class RoomTable:
     def change_limits(self, limits: RoomLimits) -> None:
         """What is over the new bound is evicted at once."""
         self._limits = limits
-        while len(self._records) > limits.records:
+        while self._record_count > limits.records:
             self._evict_oldest()
 
     def find(self, key: LifeKey) -> Room | None:
@@ -96,7 +110,7 @@ class RoomTable:
     ) -> list[Claim]:
         """A life that nobody opens is forgotten after `ttl_s`: decode has given up by then. `endpoint`: the fact's."""
         lives = self._lives.of_room(key.process, key.room)
-        if any(room.key.life > key.life and endpoint in room.endpoints for room in lives):
+        if any(room.key.life > key.life and room.shaken(endpoint) for room in lives):
             self._stats.handshakes_superseded += 1
             return []
         self._void_older(key, endpoint, fact.seq)
@@ -104,9 +118,9 @@ class RoomTable:
         if known is None and self._is_buried(key, now):
             if is_replay:
                 return [Reaffirm(endpoint, fact.seq)]
-            return [Owe(endpoint, Handshake(fact.session, fact.seq, handed_off=fact.handed_off), is_news=True)]
+            return [Owe(Handshake(endpoint, fact.session, fact.seq, handed_off=fact.handed_off), is_news=True)]
         known = known or self._add_early(key, ttl_s, now)
-        if len(known.endpoints) >= ENDPOINT_LIMIT and endpoint not in known.endpoints:
+        if len(known.handshakes) >= ENDPOINT_LIMIT and not known.shaken(endpoint):
             self._stats.handshakes_over_limit += 1
             return []
         return known.handshake(endpoint, fact.session, fact.seq, at_s=now, handed_off=fact.handed_off)
@@ -114,7 +128,7 @@ class RoomTable:
     def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int, now: float) -> list[Claim]:
         self._void_older(key, endpoint, seq)
         room = self.find(key)
-        if room is None or (len(room.endpoints) >= ENDPOINT_LIMIT and endpoint not in room.endpoints):
+        if room is None or (len(room.handshakes) >= ENDPOINT_LIMIT and not room.shaken(endpoint)):
             return []
         return room.aborted(endpoint, seq, at_s=now)
 
@@ -139,7 +153,7 @@ class RoomTable:
             if self._is_buried(key, now):
                 return None
             room = self._add(key, now)
-        before, expiry = room.state, room.expires_at
+        before = room.state
         effect = room.conclude(given, fact.cause, at_s, expires_at, http_status=fact.http_status)
         if room.state is before:
             self._stats.rooms_contradicted += effect is Effect.CONTRADICTION
@@ -152,7 +166,7 @@ class RoomTable:
         if room.state is _SUCCEEDED:
             self._keep_success(room)
         else:
-            self._keep_failure(room, was_open=before is _OPEN, is_dated=room.expires_at == expiry)
+            self._keep_failure(room, was_open=before is _OPEN)
         return room
 
     def note_ended(self, ended: Sequence[OwedNotice]) -> None:
@@ -173,14 +187,14 @@ class RoomTable:
         finished, self._finished = self._finished, []
         return finished
 
-    def end_of(self, key: LifeKey, now: float) -> End:
+    def end_of(self, key: LifeKey, now: float) -> Room | BuriedEnd:
         """For a life that has failed, drained or not, or is buried."""
         room = self.find(key)
         if room is not None:
-            return room.end()
+            return room
         newest = self._lives.newest(key.process, key.room)
         has_newer_life = newest is not None and newest.key.life > key.life
-        return End(GENERIC_CAUSE, 0, True, now, self._tombstones[key], has_newer_life)
+        return BuriedEnd(GENERIC_CAUSE, now, self._tombstones[key], has_newer_life)
 
     def open_of(self, process: str) -> list[LifeKey]:
         return [room.key for room in self._open if room.key.process == process]
@@ -200,8 +214,9 @@ class RoomTable:
     def handle_timer(self, now: float) -> None:
         for room in self._expiries.pop_due(now):
             self._stats.records_expired += 1
-            del self._records[room]
+            self._record_count -= 1
             self._bury(room)
+        self._pass_by_expired()
         while self._early and next(iter(self._early.values())) <= now:
             self._stats.open_rooms_dropped["early"] += 1
             self._forget_open(next(iter(self._early)))
@@ -250,24 +265,25 @@ class RoomTable:
         if len(self._succeeded) > self._limits.succeeded:
             self._bury(self._succeeded.popleft())
 
-    def _keep_failure(self, room: Room, *, was_open: bool, is_dated: bool) -> None:
-        """`is_dated`: it drained late, and its time to expire stays what it was."""
+    def _keep_failure(self, room: Room, *, was_open: bool) -> None:
         if room.state is _FAILED:
             self._stats.rooms_failed += 1
         else:
             self._stats.rooms_undrained += 1
-        self._records[room] = None
-        if not is_dated:
-            if not was_open:
-                self._expiries.note_over()
-            self._expiries.add(room)
-        if len(self._records) > self._limits.records:
+        if not was_open:  # it drained late: a record already
+            return
+        self._expiries.add(room)
+        self._records.append(room)
+        self._record_count += 1
+        if self._record_count > self._limits.records:
             self._evict_oldest()
 
     def _evict_oldest(self) -> None:
         """What is owed for it already stays owed; a late handshake is still answered, though without the true cause.
         Not the one that expires first: ranks differ in how long theirs are kept."""
-        room, _ = self._records.popitem(last=False)
+        while (room := self._records.popleft()).is_over:
+            pass
+        self._record_count -= 1
         self._bury(room)
         self._expiries.note_over()
         self._stats.records_evicted_early += 1
@@ -279,6 +295,14 @@ class RoomTable:
         if len(self._tombstones) > self._limits.tombstones:
             self._stats.tombstones_lost += 1
             self._tombstones.popitem(last=False)
+
+    def _pass_by_expired(self) -> None:
+        """Ranks differ in how long theirs are kept: mostly the oldest have expired, else all are looked through."""
+        records = self._records
+        while records and records[0].is_over:
+            records.popleft()
+        if len(records) > 2 * self._record_count + _SLACK:
+            self._records = deque([room for room in records if not room.is_over])
 
     def _forget_open(self, room: Room) -> None:
         del self._open[room]

@@ -41,7 +41,7 @@ class LifeLog:
             "http_status": room.http_status or None,
             "drained": room.state is RoomState.FAILED,
             "end_took_s": round(room.concluded_at_s - room.end_began_at_s, 6) if room.end_began_at_s else None,
-            "endpoints": len(room.endpoints),
+            "endpoints": len(room.handshakes),
             "still_owed": room.owed,
             **_of_notices(room),
         }
@@ -49,7 +49,7 @@ class LifeLog:
 
 def _of_notices(room: Room) -> dict[str, Any]:
     """Times are from when the end and the handshake were both known, to the last of them."""
-    told = room.told.values()
+    told = room.told
     hand_offs = [owed.last_handed_off_at - owed.owed_since for owed in told if owed.hand_offs]
     settled = [owed.ended_at - owed.owed_since for owed in told if owed.outcome and owed.outcome.is_settled]
     return {

@@ -161,15 +161,17 @@ def span_of(notifier: Notifier, room: Room, *, told_until_s: float, zero_ns: int
 def _attributes(notifier: Notifier, room: Room) -> dict[str, Attribute]:
     """`bootstrap_room` as sglang's own spans have it."""
     rank = notifier.ranks.of(room.key.process)
-    told = room.told.values()
+    told = room.told
     attributes: dict[str, Attribute] = {
         "bootstrap_room": hex(room.key.room),
         "pd_sidecar.room": room.key.room,
         "pd_sidecar.life": room.key.life,
         "pd_sidecar.process": room.key.process,
         "pd_sidecar.state": room.state.value,
-        "pd_sidecar.endpoints": [f"{one.host}:{one.port}" for one in list(room.endpoints)[:ENDPOINT_LIMIT]],
-        "pd_sidecar.endpoint_count": len(room.endpoints),
+        "pd_sidecar.endpoints": [
+            f"{one.endpoint.host}:{one.endpoint.port}" for one in room.handshakes[:ENDPOINT_LIMIT]
+        ],
+        "pd_sidecar.endpoint_count": len(room.handshakes),
         "pd_sidecar.outcomes": sorted({owed.outcome.value for owed in told if owed.outcome}),
         "pd_sidecar.hand_offs": sum(owed.hand_offs for owed in told),
         "pd_sidecar.refusals": sum(owed.refusals for owed in told),

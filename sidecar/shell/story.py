@@ -53,16 +53,17 @@ class _Life:
             "end_took_s": room.concluded_at_s - room.end_began_at_s if room.end_began_at_s else None,
             "forgotten_in_s": room.expires_at - self._now if room.expires_at else None,
             "owed": room.owed,
-            "endpoints": [self._endpoint(endpoint, shaken) for endpoint, shaken in room.endpoints.items()],
+            "endpoints": [self._endpoint(shaken) for shaken in room.handshakes],
             "events": self._events(),
         }
 
     def _ago(self, at: float) -> float | None:
         return self._now - at if at else None
 
-    def _endpoint(self, endpoint: DecodeEndpoint, shaken: Handshake) -> Document:
+    def _endpoint(self, shaken: Handshake) -> Document:
+        endpoint = shaken.endpoint
         owed = self._notifier.outbox.find(NoticeKey(self._room.key, endpoint))
-        notice = owed or self._room.told.get(endpoint)
+        notice = owed or shaken.told
         queue = self._notifier.outbox.queue_of(endpoint)
         connection = queue.connection if queue else Connection.ABSENT
         return {
@@ -118,10 +119,11 @@ def happened(notifier: Notifier, room: Room) -> Iterator[Happening]:
     yield room.opened_at_s, "prefill has the request", None
     yield room.end_began_at_s, "prefill began to give it up", None
     yield room.concluded_at_s, _END_EVENTS.get(room.state, ""), None
-    for endpoint, shaken in room.endpoints.items():
+    for shaken in room.handshakes:
+        endpoint = shaken.endpoint
         yield shaken.at_s, "shook hands", endpoint
         yield shaken.aborted_at_s, "gave the request up (ABORT)", endpoint
-        notice = notifier.outbox.find(NoticeKey(room.key, endpoint)) or room.told.get(endpoint)
+        notice = notifier.outbox.find(NoticeKey(room.key, endpoint)) or shaken.told
         if notice is not None:
             yield from _of_notice(notice, endpoint)
 

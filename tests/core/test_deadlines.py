@@ -76,6 +76,7 @@ def test_agrees_with_a_plain_dict(steps: list[tuple[int, float | None]], now: fl
 class Thing:
     def __init__(self, expires_at: float) -> None:
         self.expires_at = expires_at
+        self.listed_at = 0.0
         self.is_over = False
 
 
@@ -112,10 +113,40 @@ def test_a_thing_that_was_put_off_expires_once_and_later() -> None:
     thing = Thing(10.0)
     expiries.add(thing)
     thing.expires_at = 20.0
-    expiries.add(thing)
 
     assert expiries.pop_due(15.0) == []
     assert expiries.pop_due(20.0) == [thing]
+    assert len(expiries) == 0
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.floats(0.0, 100.0)),
+            st.tuples(st.just("put off"), st.integers(0, 9)),
+            st.tuples(st.just("end"), st.integers(0, 9)),
+            st.tuples(st.just("pop"), st.floats(0.0, 100.0)),
+        )
+    )
+)
+def test_expiries_agree_with_a_plain_list(steps: list[tuple[str, float]]) -> None:
+    expiries: Expiries[Thing] = Expiries()
+    living: list[Thing] = []
+    for step, number in steps:
+        if step == "add":
+            living.append(Thing(number))
+            expiries.add(living[-1])
+        elif step == "pop":
+            due = sorted((thing for thing in living if thing.expires_at <= number), key=id)
+            assert sorted(expiries.pop_due(number), key=id) == due
+            living = [thing for thing in living if thing not in due]
+        elif living and step == "put off":
+            living[int(number) % len(living)].expires_at += 25.0
+        elif living:
+            living.pop(int(number) % len(living)).is_over = True
+            expiries.note_over()
+
+        assert expiries.next() == min((thing.expires_at for thing in living), default=None)
 
 
 def test_memory_follows_the_things_that_live() -> None:

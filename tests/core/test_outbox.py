@@ -152,8 +152,10 @@ def test_speaking_of_a_newer_life_voids_only_that_endpoints_older_notices() -> N
     box = Box()
     box.owe(1)
     box.owe(1, E2)
-    box.outbox.void_older(key(1, 2, E1).life, E1, Outcome.SUPERSEDED, NOW)
+    box.outbox.void_older(key(1, 2, E1).life, E1, 1, Outcome.SUPERSEDED, NOW)
+    assert box.outbox.find(key(1, 1, E1)), "it came to be owed later"
 
+    box.outbox.void_older(key(1, 2, E1).life, E1, 2, Outcome.SUPERSEDED, NOW)
     assert box.outbox.find(key(1, 1, E1)) is None
     assert box.outbox.find(key(1, 1, E2))
 

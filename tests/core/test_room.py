@@ -6,7 +6,19 @@ import pytest
 
 from sidecar.core.keys import LifeKey, Outcome
 from sidecar.core.owed import OwedNotice
-from sidecar.core.room import TABLE, TOLD_STATES, Effect, Handshake, Owe, Reaffirm, Room, RoomInput, RoomState, Settle
+from sidecar.core.room import (
+    TABLE,
+    TOLD_LIMIT,
+    TOLD_STATES,
+    Effect,
+    Handshake,
+    Owe,
+    Reaffirm,
+    Room,
+    RoomInput,
+    RoomState,
+    Settle,
+)
 from sidecar.model import DecodeEndpoint, Notice
 from tests.core.scene import E1, E2
 
@@ -24,7 +36,7 @@ def room() -> Room:
 def conclude(life: Room, given: RoomInput, *, cause: str = "gone", expires_at: float = 300.0) -> list[DecodeEndpoint]:
     """Who is told."""
     effect = life.conclude(given, cause, 1.0, expires_at)
-    return [end for end, known in life.endpoints.items() if not known.is_settled and effect is Effect.TELL_ALL]
+    return [known.endpoint for known in life.handshakes if not known.is_settled and effect is Effect.TELL_ALL]
 
 
 def ended(given: RoomInput) -> Room:
@@ -58,13 +70,13 @@ def test_a_late_handshake_completes_the_same_product() -> None:
     life = room()
     conclude(life, RoomInput.FAILURE)
 
-    assert life.handshake(E1, "s", 1) == [Owe(E1, Handshake("s", 1), is_news=True)]
+    assert life.handshake(E1, "s", 1) == [Owe(Handshake(E1, "s", 1), is_news=True)]
 
 
 def test_a_repeated_handshake_of_something_owed_is_no_news() -> None:
     life = ended(RoomInput.FAILURE)
 
-    assert life.handshake(E1, "s", 1) == [Owe(E1, Handshake("s", 1), is_news=False)]
+    assert life.handshake(E1, "s", 1) == [Owe(Handshake(E1, "s", 1), is_news=False)]
 
 
 def test_an_end_of_something_owed_before_the_life_came_back_is_no_debt_less() -> None:
@@ -73,12 +85,12 @@ def test_an_end_of_something_owed_before_the_life_came_back_is_no_debt_less() ->
     life.note_ended(OwedNotice(life.key, E1, 1, Notice(1, 0, "gone"), "s", 0.0, 1.0, is_once=False))
 
     assert life.owed == 0
-    assert E1 in life.told
+    assert [owed.endpoint for owed in life.told] == [E1]
 
 
 def test_a_repeated_handshake_of_something_settled_is_only_reaffirmed() -> None:
     life = ended(RoomInput.FAILURE)
-    life.settled(E1)
+    life.settled(E1, 1)
 
     assert life.handshake(E1, "s", 1) == [Reaffirm(E1, 1)]
 
@@ -86,9 +98,9 @@ def test_a_repeated_handshake_of_something_settled_is_only_reaffirmed() -> None:
 def test_a_new_handshake_after_settling_is_answered_again() -> None:
     """Decode may have put a new request into the old room."""
     life = ended(RoomInput.FAILURE)
-    life.settled(E1)
+    life.settled(E1, 1)
 
-    assert life.handshake(E1, "s", 2) == [Owe(E1, Handshake("s", 2), is_news=True)]
+    assert life.handshake(E1, "s", 2) == [Owe(Handshake(E1, "s", 2), is_news=True)]
 
 
 def test_decodes_abort_settles() -> None:
@@ -103,7 +115,7 @@ def test_an_abort_replayed_after_a_newer_handshake_settles_nothing() -> None:
     life.handshake(E1, "s", 3)
 
     assert life.aborted(E1, 2) == []
-    assert not life.endpoints[E1].is_settled
+    assert [known.is_settled for known in life.handshakes] == [False]
 
 
 def test_an_abort_before_the_end_leaves_nothing_to_owe() -> None:
@@ -128,12 +140,12 @@ def test_undrained_owes_as_drained_does_and_again_when_it_drains() -> None:
     life.handshake(E1, "s", 1)
 
     assert conclude(life, RoomInput.UNDRAINED_FAILURE) == [E1]
-    assert not life.end().is_drained
-    assert life.handshake(E2, "s", 2) == [Owe(E2, Handshake("s", 2), is_news=True)]
-    life.settled(E2)
+    assert not life.is_drained
+    assert life.handshake(E2, "s", 2) == [Owe(Handshake(E2, "s", 2), is_news=True)]
+    life.settled(E2, 2)
 
     assert conclude(life, RoomInput.FAILURE, cause="second") == [E1]
-    assert life.end().is_drained
+    assert life.is_drained
     assert life.cause == "gone"
 
 
@@ -150,7 +162,7 @@ def test_success_owes_nothing_ever() -> None:
 
     assert life.handshake(E2, "s", 2) == []
     assert life.aborted(E1, 3) == []
-    assert E2 not in life.endpoints
+    assert not life.shaken(E2)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.permutations(FACTS, 2)))
@@ -178,9 +190,40 @@ def test_repeating_an_end_changes_nothing(end: RoomInput) -> None:
 
 def test_settling_an_unknown_endpoint_is_nothing() -> None:
     life = room()
-    life.settled(E1)
+    life.settled(E1, 1)
 
-    assert life.endpoints == {}
+    assert life.handshakes == ()
+
+
+def test_a_fact_settles_nothing_that_came_after_it() -> None:
+    life = ended(RoomInput.FAILURE)
+    life.handshake(E1, "s", 3)
+    life.settled(E1, 2)
+
+    assert [known.is_settled for known in life.handshakes] == [False]
+
+
+def test_a_life_keeps_the_last_ended_notice_of_each_of_a_few_endpoints() -> None:
+    """Guards against a flood of endpoints whose ended notices would all be kept."""
+    life = room()
+    crowd = [DecodeEndpoint("127.0.0.1", 8000 + number) for number in range(TOLD_LIMIT + 2)]
+    for seq, endpoint in enumerate(crowd):
+        life.handshake(endpoint, "s", seq)
+    for seq, endpoint in enumerate([*crowd, crowd[0], E1]):
+        life.note_ended(OwedNotice(life.key, endpoint, seq, Notice(1, 0, "gone"), "s", 0.0, 1.0, is_once=False))
+
+    assert [owed.endpoint for owed in life.told] == crowd[:TOLD_LIMIT]
+    assert life.told[0].seq == len(crowd)
+
+
+def test_a_newer_handshake_takes_the_place_of_an_older_one_and_keeps_what_was_told() -> None:
+    life = ended(RoomInput.FAILURE)
+    life.handshake(E2, "s", 2)
+    life.note_ended(OwedNotice(life.key, E1, 1, Notice(1, 0, "gone"), "s", 0.0, 1.0, is_once=False))
+    life.handshake(E1, "s", 3)
+
+    assert [(known.endpoint, known.seq) for known in life.handshakes] == [(E1, 3), (E2, 2)]
+    assert [owed.seq for owed in life.told] == [1]
 
 
 def test_repr_shows_the_state() -> None:

@@ -37,7 +37,7 @@ def test_a_life_keeps_when_it_was_opened_met_and_ended() -> None:
     scene.failed(1, 1)
 
     room = life(scene)
-    assert (room.known_since_s, room.endpoints[E1].at_s, room.concluded_at_s) == (START, START + 1, START + 2)
+    assert (room.known_since_s, room.handshakes[0].at_s, room.concluded_at_s) == (START, START + 1, START + 2)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_notice_that_has_ended_keeps_its_attempts_and_its_evidence() -> None:
     scene.revive(E1)
     scene.advance(5.0)
 
-    told = life(scene).told[E1]
+    told = life(scene).told[0]
     assert (told.outcome, told.hand_offs, told.first_handed_off_at) == (Outcome.HELD_UP, 1, START + 1)
     assert told.refusals > 1
     assert START < told.refused_at < START + 1
@@ -78,8 +78,8 @@ def test_the_last_hand_off_is_not_moved_by_a_refusal_after_it() -> None:
     scene.full.clear()
     scene.advance(20.0)
 
-    assert life(scene).told[E1].last_handed_off_at == START
-    assert life(scene).told[E1].ended_at == START + 6
+    assert life(scene).told[0].last_handed_off_at == START
+    assert life(scene).told[0].ended_at == START + 6
 
 
 def test_a_life_is_finished_when_its_last_notice_has_ended() -> None:
