@@ -40,9 +40,8 @@ class RankBook:
     def chunk_finished(self, life: Life) -> None:
         with self.lock:
             life.finished += 1
-            concluded = life.released and self.conclude_if_drained(life)
-        if concluded:
-            self.emitter.flush()
+            if life.released:
+                self.conclude_if_drained(life)
 
     def is_quiet(self, life: Life) -> bool:
         """Nothing of the life is queued or being written at this rank, or the drain timeout has passed."""
@@ -100,18 +99,19 @@ class RankBook:
         self.last_seq += 1
         return self.last_seq
 
-    def conclude_if_drained(self, life: Life) -> bool:
+    def conclude_if_drained(self, life: Life) -> None:
+        """Decode waits for the fact: the kernel has it before the books are kept."""
         if life.concluded or not (life.succeeded or life.is_drained or not life.drained_in_time):
-            return False
+            return
         life.concluded = True
         life.concluded_at_s = self.clock()
         if life.verdict is None:
             life.verdict = _SUCCESS if life.succeeded else _FAILED
-        self.table.close(life, now=life.concluded_at_s)
         if not life.succeeded:
             self.counts.told_lives += 1
             self.emitter.post(self.conclusion(life, _IS_FAILED))
-        return True
+            self.emitter.flush()
+        self.table.close(life, now=life.concluded_at_s)
 
     def conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
         life.concluded_seq = life.concluded_seq or self.seq()

@@ -117,9 +117,9 @@ class Notifier:
         for kind, alike in groupby(messages, type):
             if kind is Hello:
                 for hello in alike:
-                    self._hello(stream, cast(Hello, hello), now)
+                    self._hello(stream, cast("Hello", hello), now)
             elif (rank := self.ranks.on(stream)) is not None:
-                self._take(rank, cast(type[Fact], kind), cast(list[Fact], list(alike)), now)
+                self._take(rank, cast("type[Fact]", kind), cast("list[Fact]", list(alike)), now)
             else:
                 for _ in alike:
                     self._refuse(stream, "no_hello", "the first message of a stream is a hello")
