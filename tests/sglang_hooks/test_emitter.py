@@ -128,6 +128,43 @@ def test_a_sidecar_that_does_not_read_is_waited_for_without_trying_again_and_aga
         wait_until(lambda: not rank.emitter._unsent, "what was left over is not sent")  # noqa: SLF001
 
 
+def test_what_is_posted_while_the_emitter_thread_catches_up_is_sent_by_it(
+    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its last send and its letting go of *stuck* another thread posts and, seeing *stuck*, leaves it at that.
+    No later fact and no ring comes to the rescue."""
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        sidecar._reads.clear()  # noqa: SLF001 - our own double
+        emitter = rank.emitter
+        room = 0
+        while not emitter._is_stuck:  # noqa: SLF001 - what it is about
+            rank.release(rank.open(room), "Aborted")
+            room += 1
+        send_some, posted, rung = emitter._send_some, threading.Event(), threading.Event()  # noqa: SLF001
+
+        def send_and_be_overtaken() -> bool:
+            took_all = send_some()
+            if took_all and emitter._is_stuck and not posted.is_set():  # noqa: SLF001
+                other = threading.Thread(target=lambda: rank.release(rank.open(room), "the last one"))
+                other.start()
+                other.join(LIMIT_S)
+                posted.set()
+            return took_all
+
+        monkeypatch.setattr(emitter, "_send_some", send_and_be_overtaken)
+        monkeypatch.setattr(emitter._wake, "ring", rung.set)  # noqa: SLF001
+        sidecar.read_on()
+
+        assert posted.wait(LIMIT_S), "the emitter thread has not caught up"
+        wait_until(lambda: not emitter._unsent and not emitter._is_stuck, "it is left lying")  # noqa: SLF001
+        told = sidecar.hear(2 * (room + 1))
+        assert [fact.cause for fact in told if isinstance(fact, RoomConcluded)][-1] == "the last one"
+        assert not rung.is_set()
+
+
 def test_a_success_is_in_the_kernel_before_it_is_pushed(make_rank: MakeRank, socket_path: Path) -> None:
     """Whatever dies next: what `succeeded` has returned for can be read from the stream."""
     with ScriptedSidecar(socket_path) as sidecar:
