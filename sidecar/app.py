@@ -32,6 +32,7 @@ from sidecar.shell.notify import Supervised, SystemdSocket
 from sidecar.shell.pulse import Pulse
 from sidecar.shell.push import PushPool
 from sidecar.shell.rendezvous import Rendezvous
+from sidecar.shell.scheduling import yield_to_others
 from sidecar.tracing import Tracing
 
 EXIT_NOTHING_OWED = 0
@@ -70,6 +71,8 @@ def serve(
     set_level = functools.partial(_set_level, file=file, repeats=repeats)
     set_level(config.log_level)
     settings = Settings(config, reread=reread, set_level=set_level)
+    if config.scheduling == "batch":
+        yield_to_others()
     with Rendezvous(config.socket, group=config.socket_group) as rendezvous:
         return uvloop.run(_serve(settings, rendezvous, repeats, supervision=supervision, on_ready=on_ready))
 

@@ -5,13 +5,15 @@ else.
 import grp
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from sidecar.errors import ConfigError
+
+SCHEDULINGS = ("batch", "normal")
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -27,7 +29,8 @@ started anew.
 class Config(Struct, frozen=True, kw_only=True):
     """`admin` is host and port, or None for no HTTP. `idle_exit_s` 0: never end by itself, as under a supervisor.
     `decode_sglang` is the oldest version that decode engines run, where the operator says so. `otlp_endpoint` is the
-    base URL of a collector that spans go to; None: no spans are made.
+    base URL of a collector that spans go to; None: no spans are made. `scheduling` batch: no wake-up interrupts a
+    thread of an engine.
     """
 
     socket: Path
@@ -42,6 +45,7 @@ class Config(Struct, frozen=True, kw_only=True):
     grace_s: float = 5.0
     decode_sglang: str | None = None
     otlp_endpoint: str | None = None
+    scheduling: str = "batch"
 
 
 class Supervision(Struct, frozen=True, kw_only=True):
@@ -60,8 +64,8 @@ def checked(config: Config) -> Config:
     """Raises ConfigError that names the setting and says what it may be."""
     if not config.socket.is_absolute():
         raise ConfigError(f"--socket {config.socket} is relative: give an absolute path")
-    if config.log_level not in LOG_LEVELS:
-        raise ConfigError(f"--log-level {config.log_level} is unknown: use one of {', '.join(LOG_LEVELS)}")
+    _check_word("--log-level", config.log_level, LOG_LEVELS)
+    _check_word("--scheduling", config.scheduling, SCHEDULINGS)
     if not 1 <= config.record_limit <= 1_000_000:
         raise ConfigError(f"--record-limit {config.record_limit} is out of range: use 1 to 1000000")
     if config.decode_sglang is not None and config.decode_sglang not in SGLANG_VERSIONS:
@@ -78,6 +82,11 @@ def checked(config: Config) -> Config:
         if not 0 <= seconds <= 86_400:
             raise ConfigError(f"{flag} {seconds} is out of range: use 0 to 86400")
     return config
+
+
+def _check_word(flag: str, word: str, known: Sequence[str]) -> None:
+    if word not in known:
+        raise ConfigError(f"{flag} {word} is unknown: use one of {', '.join(known)}")
 
 
 def _check_collector(endpoint: str) -> None:

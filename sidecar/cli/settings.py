@@ -41,6 +41,7 @@ _OPTIONS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("--grace-s", {"type": float, "default": 5.0, "help": "When told to end, deliver what is owed for so long."}),
     ("--decode-sglang", {"help": "Oldest version that decode engines run, e.g. 0.5.20."}),
     ("--otlp-endpoint", {"help": "Collector for spans, http://HOST:4318; default none."}),
+    ("--scheduling", {"default": "batch", "help": "batch: never interrupts a thread at work on its core; or normal."}),
 )
 
 

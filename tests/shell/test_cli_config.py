@@ -30,7 +30,7 @@ def test_defaults_are_those_of_the_service(command: Command) -> None:
     assert {row["origin"] for row in shown.values()} == {"default"}
     assert shown["socket"]["value"] == str(default_socket())
     defaults = Config(socket=default_socket())
-    for name in ("log_level", "record_limit", "settle_after_s", "idle_exit_s", "idle_close_s", "grace_s"):
+    for name in ("log_level", "record_limit", "settle_after_s", "idle_exit_s", "idle_close_s", "grace_s", "scheduling"):
         assert getattr(defaults, name) == shown[name]["value"]
 
 
