@@ -9,17 +9,16 @@ import json
 import statistics
 
 from bench.asked import asked
-from bench.turns import Turn, first_tokens, interval, ratio
+from bench.turns import Turn, first_tokens, interval, players, ratio
 from tests.pair.cores import prefill_apart
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
-from tests.pair.traffic import Client
 
 
 async def play(plain: Pair, carrying: Pair, *, limit_s: float) -> list[Turn]:
-    async with Client(plain) as one, Client(carrying) as other:
+    async with players(plain, carrying) as (one, other):
         taken = await first_tokens(one, other, limit_s=limit_s)
-        parcels = (await other.server_info("prefill"))["internal_states"][0]
+        parcels = (await other.client.server_info("prefill"))["internal_states"][0]
         print(f"prefill with all: {json.dumps(parcels.get('pd_sidecar', {}).get('parcels'))}", flush=True)
         return taken
 

@@ -10,7 +10,7 @@ import statistics
 import time
 
 from bench.asked import asked
-from bench.turns import Turn, first_tokens, interval, ratio, turns
+from bench.turns import Turn, first_tokens, interval, players, ratio, turns
 from tests.demo.stage import prompt
 from tests.pair.cores import prefill_apart
 from tests.pair.running import Pair, running_pair
@@ -37,7 +37,7 @@ def traffic(*, limit_s: float, sglang: str = "0.5.18") -> Figures:
 
 
 async def _play(stock: Pair, ours: Pair, *, limit_s: float) -> tuple[list[Turn], list[Turn]]:
-    async with Client(stock) as one, Client(ours) as other:
+    async with players(stock, ours) as (one, other):
         firsts = await first_tokens(one, other, limit_s=limit_s)
         bursts = await turns(_burst_s, one, other, limit_s=limit_s)
     return firsts, bursts

@@ -1,12 +1,19 @@
-"""Two prefill servers on one decode server take turns, so that both meet the same noise."""
+"""Two prefill servers on one decode server take turns, so that both meet the same noise. The scheduler whose turn it is
+not is stopped: an idle one spins, and would take half of the core that they share.
+"""
 
 import asyncio
+import contextlib
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from msgspec import Struct
 
 from tests.demo.stage import prompt
+from tests.pair.cores import at_rest
+from tests.pair.running import Pair
 from tests.pair.traffic import Client, Order
 
 TOKENS = 200
@@ -15,6 +22,17 @@ RESAMPLES = 2_000
 
 Turn = tuple[float, float]
 """Seconds of the one, and of the other."""
+
+
+class Player(Struct, frozen=True):
+    client: Client
+    schedulers: list[int]
+
+
+@contextlib.asynccontextmanager
+async def players(one: Pair, other: Pair) -> AsyncIterator[tuple[Player, Player]]:
+    async with Client(one) as first, Client(other) as second:
+        yield Player(first, one.prefill.scheduler_pids()), Player(second, other.prefill.scheduler_pids())
 
 
 async def first_token_s(client: Client) -> float:
@@ -27,26 +45,31 @@ async def first_token_s(client: Client) -> float:
     return time.monotonic() - began
 
 
-async def first_tokens(one: Client, other: Client, *, limit_s: float) -> list[Turn]:
+async def first_tokens(one: Player, other: Player, *, limit_s: float) -> list[Turn]:
     for _ in range(WARM_UP):
-        await first_token_s(one)
-        await first_token_s(other)
+        await first_token_s(one.client)
+        await first_token_s(other.client)
     return await turns(first_token_s, one, other, limit_s=limit_s)
 
 
 async def turns(
-    spent_s: Callable[[Client], Awaitable[float]], one: Client, other: Client, *, limit_s: float
+    spent_s: Callable[[Client], Awaitable[float]], one: Player, other: Player, *, limit_s: float
 ) -> list[Turn]:
     """Whose turn is first changes each time."""
+
+    async def turn(player: Player, waits: Player) -> float:
+        with at_rest(waits.schedulers):
+            return await spent_s(player.client)
+
     taken: list[Turn] = []
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if len(taken) % 2:
-            after = await spent_s(other)
-            taken.append((await spent_s(one), after))
+            after = await turn(other, one)
+            taken.append((await turn(one, other), after))
         else:
-            before = await spent_s(one)
-            taken.append((before, await spent_s(other)))
+            before = await turn(one, other)
+            taken.append((before, await turn(other, one)))
     return taken
 
 

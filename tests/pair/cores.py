@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 
 from tests.pair.running import Pair
@@ -27,6 +28,18 @@ def prefill_apart(pairs: Sequence[Pair]) -> Iterator[None]:
         yield
     finally:
         _allow(others | schedulers, cores)
+
+
+@contextlib.contextmanager
+def at_rest(processes: Iterable[int]) -> Iterator[None]:
+    """They do not run in here."""
+    try:
+        for process in processes:
+            os.kill(process, signal.SIGSTOP)
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
 
 
 def _processes(pair: Pair) -> Iterator[int]:
