@@ -31,6 +31,7 @@ def enqueue(sidecar: RunningSidecar, *, count: int, samples: Samples) -> Figures
     `absent` are a life given up as the hooks do it; `dead` is the worse of the last two.
     """
     absent = make_rank(sidecar.socket)
+    _given_up(absent, range(FIRST_OF_STOPPED, FIRST_OF_STOPPED + count))  # as `alive` does for `stopped`: tables grow
     with stock_send() as stock, connected_rank(sidecar.socket) as rank, bare_stream() as bare:
         appends_s, hand_overs_s, bare_s, floor_s = _steps(rank, bare, count)
         alive_s = _given_up(rank, range(count), pace_s=PACE_S)

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from math import ceil
 
 from sidecar.core.owed import NoticeState, OwedNotice
@@ -205,17 +205,16 @@ class EndpointQueue:
 
     def take_held_up(self, settle_after_s: float, now: float) -> list[OwedNotice]:
         """Those handed off long enough ago on the connection that is still up. They are owed no more."""
-        held: list[OwedNotice] = []
-        if self.settles_from + settle_after_s > now:
-            return held
-        for owed in self.handed_off:
-            if owed.handed_off_at + settle_after_s > now:
-                break
-            held.append(owed)
-        if len(held) == len(self.handed_off):
-            self.handed_off.clear()
-        for owed in held if self.handed_off else ():
-            del self.handed_off[owed]
+        handed_off = self.handed_off
+        if not handed_off or self.settles_from + settle_after_s > now:
+            return []
+        if next(reversed(handed_off)).handed_off_at + settle_after_s <= now:
+            held = list(handed_off)
+            self.handed_off = {}
+        else:
+            held = list(takewhile(lambda owed: owed.handed_off_at + settle_after_s <= now, handed_off))
+            for owed in held:
+                del handed_off[owed]
         if held:
             self.used_at = now
         return held

@@ -7,6 +7,7 @@ One endpoint's trouble stays in its own queue: work follows what is due, not wha
 """
 
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 
 from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
@@ -37,7 +38,7 @@ class Outbox:
         self._least_limit = min(limits.notices_total, limits.notices_per_endpoint)
         self._connections = Connections(limit=limits.connections, stats=stats)
         self._turns = Turns(self._connections, schedule=schedule, limits=limits)
-        self._held: list[OwedNotice] = []
+        self._held: list[list[OwedNotice]] = []
         self._ended: list[OwedNotice] = []
 
     def __len__(self) -> int:
@@ -266,7 +267,8 @@ class Outbox:
     def _attend(self, queue: EndpointQueue, now: float) -> None:
         """Whatever is due at this endpoint. Being called early is harmless."""
         if queue.connection is _UP:
-            self._held += queue.take_held_up(self._limits.settle_after_s, now)
+            if held := queue.take_held_up(self._limits.settle_after_s, now):
+                self._held.append(held)
         elif self._is_in_doubt(queue, now):
             self.hand_offs.take_back(queue.make_all_pending())
             self._turns.serve(queue, now)
@@ -287,7 +289,7 @@ class Outbox:
 
     def _settle(self, now: float) -> None:
         """What has been handed off long enough ago, at whichever endpoints: the many that end in the same way."""
-        held, self._held = self._held, []
+        held, self._held = _in_turn(self._held), []
         outcome = Outcome.HELD_UP
         for owed in held:
             owed.outcome = outcome
@@ -309,3 +311,14 @@ class Outbox:
         if outcome.is_settled:
             self._stats.owed_to_settled.observe([now - owed.owed_since for owed in ended])
         self._ended += ended
+
+
+def _in_turn(by_queue: list[list[OwedNotice]]) -> list[OwedNotice]:
+    """One of each queue, then the next ones: mostly the order in which they came into memory, which is read faster in
+    that order than in any other. Queues of unlike lengths, one after the other.
+    """
+    if len(by_queue) == 1:
+        return by_queue[0]
+    if len(by_queue) * max(map(len, by_queue), default=0) > 2 * sum(map(len, by_queue)):
+        return list(chain.from_iterable(by_queue))
+    return [owed for row in zip_longest(*by_queue) for owed in row if owed is not None]

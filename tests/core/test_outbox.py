@@ -1,5 +1,7 @@
 """Outbox: what is owed, its bounds, and the evidence that ends it."""
 
+from itertools import chain
+
 import pytest
 
 from sidecar.core.actions import Connect
@@ -38,6 +40,40 @@ def test_held_up_long_enough_settles() -> None:
 
     assert box.ended() == [(1, Outcome.HELD_UP)]
     assert len(box.outbox) == 0
+
+
+@pytest.mark.parametrize("rooms_of_e2", [10, 1], ids=["as many", "one"])
+def test_what_settles_at_several_endpoints_at_once_ends_each_once(rooms_of_e2: int) -> None:
+    """In turn where the endpoints have about as many, else one endpoint after the other."""
+    box = Box(settle_after_s=5.0)
+    owed = {E1: list(range(10)), E2: list(range(100, 100 + rooms_of_e2)), E3: [200]}
+    for endpoint in owed:
+        box.connect(endpoint)
+    for endpoint, rooms in owed.items():
+        for room in rooms:
+            box.owe(room, endpoint)
+    box.hand_off()
+    box.outbox.handle_timer(NOW + 5.0)
+
+    assert sorted(box.ended()) == [(room, Outcome.HELD_UP) for room in sorted(chain.from_iterable(owed.values()))]
+    assert len(box.outbox) == 0
+
+
+def test_what_was_handed_off_later_settles_later() -> None:
+    box = Box(settle_after_s=5.0)
+    box.connect()
+    box.owe(1)
+    box.hand_off()
+    box.owe(2)
+    box.hand_off(now=NOW + 1)
+    queue = box.outbox.queue_of(E1)
+    assert queue is not None
+    assert queue.take_held_up(5.0, NOW + 4.9) == []
+    box.outbox.handle_timer(NOW + 5.5)
+    assert box.ended() == [(1, Outcome.HELD_UP)]
+
+    box.outbox.handle_timer(NOW + 6.0)
+    assert box.ended() == [(2, Outcome.HELD_UP)]
 
 
 def test_a_connection_lost_before_that_makes_it_pending_again() -> None:
