@@ -49,7 +49,7 @@ def sidecar_figures(*, is_quick: bool, samples: Samples) -> dict[str, object]:
         queueing = enqueue(sidecar, count=10_000 // scale, samples=samples)
     say("notices in a CPU second")
     rates = {
-        str(endpoints): throughput(endpoints=endpoints, rounds=1 if is_quick else 5, burst=4_000 // scale)
+        str(endpoints): throughput(endpoints=endpoints, rounds=1 if is_quick else 9, burst=4_000 // scale)
         for endpoints in (1, 64, 1024)
     }
     say("memory and start")

@@ -11,7 +11,7 @@ from bench.sink import Sink, sink
 from bench.source import Source
 from sidecar.model import DecodeEndpoint
 
-SETTLE_AFTER_S = 1.0
+SETTLE_AFTER_S = 0.25
 """Shorter than in production, so that settling is measured and idle heartbeats are not."""
 
 LAST, MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)

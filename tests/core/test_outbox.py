@@ -66,11 +66,11 @@ def test_what_was_handed_off_later_settles_later() -> None:
     box.hand_off()
     box.owe(2)
     box.hand_off(now=NOW + 1)
-    queue = box.outbox.queue_of(E1)
-    assert queue is not None
-    assert queue.take_held_up(5.0, NOW + 4.9) == []
     box.outbox.handle_timer(NOW + 5.5)
     assert box.ended() == [(1, Outcome.HELD_UP)]
+    queue = box.outbox.queue_of(E1)
+    assert queue is not None
+    assert queue.take_held_up(5.0, NOW + 5.9) == []
 
     box.outbox.handle_timer(NOW + 6.0)
     assert box.ended() == [(2, Outcome.HELD_UP)]
