@@ -44,8 +44,8 @@ def sidecar_figures(*, is_quick: bool, samples: Samples) -> dict[str, object]:
     scale = 10 if is_quick else 1
     idle_s = 1.0 if is_quick else 5.0
     say("a fact on its thread, and from there to decode")
+    ways = latency(starts=1 if is_quick else 8, count=400 // scale, samples=samples)
     with running_sidecar() as sidecar:
-        ways = latency(sidecar, count=1_000 // scale, samples=samples)
         queueing = enqueue(sidecar, count=10_000 // scale, samples=samples)
     say("notices in a CPU second")
     rates = {

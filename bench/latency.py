@@ -1,6 +1,7 @@
 """From the fact on the rank's thread to the frame in decode's hands, beside a PUSH from that thread straight to decode.
 
-The two take turns, so that both meet the same noise.
+The two take turns, so that both meet the same noise. What is found is of several starts: on a few cores each start of
+the processes falls into a rhythm of its own.
 """
 
 import time
@@ -8,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
-from bench.running import Endpoints, RunningSidecar, connected_rank, decode_endpoints, percentile
+from bench.running import Endpoints, RunningSidecar, connected_rank, decode_endpoints, percentile, running_sidecar
 from bench.samples import Samples, keep
 from bench.storm import storm
 
@@ -17,11 +18,18 @@ WARM_UP = 5
 FRAMES = [b"1", b"0", b"0"]
 
 
-def latency(sidecar: RunningSidecar, *, count: int, samples: Samples) -> dict[str, object]:
-    """`storm`: the same while another rank's rooms end in bursts."""
-    relayed_s, direct_s = _turns(sidecar, count)
-    with storm(sidecar.socket):
-        in_storm_s, direct_in_storm_s = _turns(sidecar, count)
+def latency(*, starts: int, count: int, samples: Samples) -> dict[str, object]:
+    """`count` turns after each start. `storm`: the same while another rank's rooms end in bursts."""
+    relayed_s, direct_s, in_storm_s, direct_in_storm_s = [], [], [], []
+    for _ in range(starts):
+        with running_sidecar() as sidecar:
+            relayed, direct = _turns(sidecar, count)
+            with storm(sidecar.socket):
+                in_storm, direct_in_storm = _turns(sidecar, count)
+        relayed_s += relayed
+        direct_s += direct
+        in_storm_s += in_storm
+        direct_in_storm_s += direct_in_storm
     keep(samples, relayed=relayed_s, direct_push=direct_s)
     keep(samples, relayed_in_storm=in_storm_s, direct_push_in_storm=direct_in_storm_s)
     return _compared(relayed_s, direct_s) | {"storm": _compared(in_storm_s, direct_in_storm_s)}
