@@ -115,7 +115,7 @@ async def test_what_needs_a_restart_is_said(place: Path) -> None:
 
 def test_every_setting_is_reloadable_or_known_not_to_be() -> None:
     """A new setting must be put on one side."""
-    fixed = {"socket", "socket_group", "admin", "log_file", "otlp_endpoint"}
+    fixed = {"socket", "socket_group", "admin", "log_file", "otlp_endpoint", "scheduling"}
     assert set(Config.__struct_fields__) - set(RELOADABLE) == fixed
 
 
