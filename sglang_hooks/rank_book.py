@@ -107,11 +107,13 @@ class RankBook:
         life.concluded_at_s = self.clock()
         if life.verdict is None:
             life.verdict = _SUCCESS if life.succeeded else _FAILED
-        if not life.succeeded:
-            self.counts.told_lives += 1
-            self.emitter.post(self.conclusion(life, _IS_FAILED))
-            self.emitter.flush()
-        self.table.close(life, now=life.concluded_at_s)
+        try:
+            if not life.succeeded:
+                self.counts.told_lives += 1
+                self.emitter.post(self.conclusion(life, _IS_FAILED))
+                self.emitter.flush()
+        finally:
+            self.table.close(life, now=life.concluded_at_s)
 
     def conclusion(self, life: Life, status: TerminalStatus) -> RoomConcluded:
         life.concluded_seq = life.concluded_seq or self.seq()

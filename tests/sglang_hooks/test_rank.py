@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from sglang_hooks.rank import Rank
 from sidecar.model import (
     DecodeAborted,
@@ -58,6 +60,45 @@ def test_an_end_waits_for_the_last_chunk(make_rank: MakeRank) -> None:
 
     rank.chunk_finished(life)
     assert len(failures(told)) == 1
+
+
+@pytest.mark.parametrize("is_last_chunk", [False, True])
+def test_the_end_is_on_its_way_before_the_books_are_kept(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch, is_last_chunk: bool
+) -> None:
+    """Decode waits for it, nobody for the books."""
+    rank = make_rank()
+    told, done = listen(rank), []
+    life = rank.open(ROOM)
+    if is_last_chunk:
+        rank.chunk_put(ROOM)
+        rank.release(life, "Aborted")
+    monkeypatch.setattr(rank.emitter, "flush", lambda: done.append(f"flush {len(failures(told))}"))
+    monkeypatch.setattr(rank.table, "close", lambda *_, **__: done.append("close"))
+    if is_last_chunk:
+        rank.chunk_finished(life)
+    else:
+        rank.release(life, "Aborted")
+
+    assert done[:2] == ["flush 1", "close"]
+
+
+def test_the_books_are_kept_though_the_fact_cannot_be_sent(
+    make_rank: MakeRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = make_rank()
+    life = rank.open(ROOM)
+
+    def break_down() -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(rank.emitter, "flush", break_down)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        rank.release(life, "Aborted")
+
+    assert rank.table.find_open(ROOM) is None
+    assert rank.table.find(ROOM, life.number) is life
+    assert not rank.lock.locked()
 
 
 def test_the_end_is_told_once(make_rank: MakeRank) -> None:
