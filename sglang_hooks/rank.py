@@ -199,7 +199,12 @@ class Rank(RankBook):
         """The life will not succeed unless it already has. The first cause stands. Answers whether this was the
         first call."""
         with self.lock:
-            return self._begin_end(life, cause, http_status)
+            if life.ending:
+                return False
+            life.ending, life.ending_since_s = True, self.clock()
+            if not life.cause:
+                life.cause, life.http_status = causes.shortened(cause), http_status
+            return True
 
     def name_cause(self, life: Life, cause: str, http_status: int = 0) -> None:
         """A cause known before the end begins; a later one does not replace it."""
@@ -219,8 +224,8 @@ class Rank(RankBook):
 
     def release(self, life: Life, cause: str, http_status: int = 0) -> None:
         """The engine lets go of the life. It is concluded now, or by the worker that finishes its last chunk."""
+        self.begin_end(life, cause, http_status)
         with self.lock:
-            self._begin_end(life, cause, http_status)
             life.released = True
             self.conclude_if_drained(life)
         self.emitter.flush()
@@ -279,14 +284,6 @@ class Rank(RankBook):
             }
 
     # -- the lock is held
-
-    def _begin_end(self, life: Life, cause: str, http_status: int) -> bool:
-        if life.ending:
-            return False
-        life.ending, life.ending_since_s = True, self.clock()
-        if not life.cause:
-            life.cause, life.http_status = causes.shortened(cause), http_status
-        return True
 
     def _newer(self, life: Life) -> Life | None:
         found = self.table.find_open(life.room)
