@@ -18,7 +18,8 @@ def earliest(times: Sequence[float | None]) -> float | None:
     return first
 
 
-_SLACK = 64
+SLACK = 64
+"""So much that is out of date is kept before it is looked for."""
 
 
 class Deadlines(Generic[Key]):
@@ -38,11 +39,11 @@ class Deadlines(Generic[Key]):
         self._at[key] = at
         self._serial += 1
         heappush(self._heap, (at, self._serial, key))
-        if len(self._heap) > 2 * len(self._at) + _SLACK:
+        if len(self._heap) > 2 * len(self._at) + SLACK:
             self._sweep()
 
     def clear(self, key: Key) -> None:
-        if self._at.pop(key, None) is not None and len(self._heap) > 2 * len(self._at) + _SLACK:
+        if self._at.pop(key, None) is not None and len(self._heap) > 2 * len(self._at) + SLACK:
             self._sweep()
 
     def next(self) -> float | None:
@@ -112,7 +113,7 @@ class Expiries(Generic[Thing]):
     def note_over(self, count: int = 1) -> None:
         """So many of the things added are over before their time."""
         self._outdated += count
-        if self._outdated > _SLACK:
+        if self._outdated > SLACK:
             self._tidy()
 
     def next(self) -> float | None:
@@ -141,7 +142,7 @@ class Expiries(Generic[Thing]):
     def _tidy(self) -> None:
         """Mostly those that were added first are over first: then nothing is left to sweep."""
         self._trim_line()
-        if self._outdated > (len(self._line) + len(self._heap)) // 2 + _SLACK:
+        if self._outdated > (len(self._line) + len(self._heap)) // 2 + SLACK:
             self._line = deque([thing for thing in self._line if not thing.is_over])
             self._heap = [entry for entry in self._heap if not entry[2].is_over]
             self._outdated = 0

@@ -127,7 +127,7 @@ class Intake:
         """The life has failed: everyone who shook hands is owed a notice."""
         key = room.key
         notice = _notice(rank, key, room)
-        for shaken in room.handshakes:
+        for shaken in room.handshakes.values():
             if shaken.is_settled:
                 continue
             owed = self._owed_notice(rank, key, shaken, notice, room)

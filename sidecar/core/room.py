@@ -11,7 +11,7 @@ import enum
 from sys import intern
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sidecar.core.keys import LifeKey, Outcome
 from sidecar.core.owed import OwedNotice
@@ -153,8 +153,7 @@ class BuriedEnd(Struct, frozen=True, gc=False):
 
 
 class Room(Struct, eq=False, gc=False, weakref=False):
-    """`handshakes` has one for each endpoint: mostly one or a few, so a tuple costs least. `owed` counts its notices
-    that have not ended.
+    """`handshakes` is by endpoint. `owed` counts its notices that have not ended, `told_count` those kept that have.
 
     `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
     `has_newer_life`: of the room at that rank, known here. `older`: the next older one. `is_reported`: it has ended,
@@ -165,7 +164,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     known_since_s: float = 0.0
     opened_at_s: float = 0.0
     traceparent: str = ""
-    handshakes: tuple[Handshake, ...] = ()
+    handshakes: dict[DecodeEndpoint, Handshake] = field(default_factory=dict)
     state: RoomState = RoomState.OPEN
     cause: str = ""
     http_status: int = 0
@@ -175,6 +174,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     expires_at: float = 0.0
     has_newer_life: bool = False
     owed: int = 0
+    told_count: int = 0
     is_reported: bool = False
     is_over: bool = False
     older: "Room | None" = None
@@ -190,13 +190,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     @property
     def told(self) -> list[OwedNotice]:
         """Notices that have ended, of TOLD_LIMIT endpoints."""
-        return [shaken.told for shaken in self.handshakes if shaken.told is not None]
-
-    def shaken(self, endpoint: DecodeEndpoint) -> Handshake | None:
-        for known in self.handshakes:
-            if known.endpoint == endpoint:
-                return known
-        return None
+        return [shaken.told for shaken in self.handshakes.values() if shaken.told is not None]
 
     def advance(self, given: RoomInput) -> Effect:
         self.state, effect = TABLE[self.state][given]
@@ -206,7 +200,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
         self, endpoint: DecodeEndpoint, session: str, seq: int, *, at_s: float = 0.0, handed_off: bool = False
     ) -> list[Claim]:
         effect = self.advance(RoomInput.HANDSHAKE)
-        known = self.shaken(endpoint)
+        known = self.handshakes.get(endpoint)
         is_news = known is None or seq > known.seq
         shaken = Handshake(endpoint, intern(session), seq, at_s=at_s, handed_off=handed_off)
         if is_news and effect is not Effect.NONE:
@@ -218,7 +212,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
         return [Owe(shaken, is_news)]
 
     def aborted(self, endpoint: DecodeEndpoint, seq: int, *, at_s: float = 0.0) -> list[Claim]:
-        known = self.shaken(endpoint)
+        known = self.handshakes.get(endpoint)
         if (known is not None and seq <= known.seq) or self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
             return []
         if known is None:
@@ -229,7 +223,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
 
     def acknowledged(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
         """Only of an endpoint that shook hands, and only after the end: nobody else can have been told."""
-        known = self.shaken(endpoint)
+        known = self.handshakes.get(endpoint)
         if (
             known is None
             or seq <= max(known.seq, self.end_seq)
@@ -255,7 +249,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
 
     def settled(self, endpoint: DecodeEndpoint, seq: int) -> None:
         """The endpoint is owed nothing for this life by any fact up to `seq`."""
-        known = self.shaken(endpoint)
+        known = self.handshakes.get(endpoint)
         if known is not None and known.seq <= seq:
             known.seq, known.is_settled = seq, True
 
@@ -266,13 +260,16 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     def note_ended(self, owed: OwedNotice) -> None:
         if self.owed:  # 0: it is older than this, the life was evicted and came back
             self.owed -= 1
-        known, outcome = self.shaken(owed.endpoint), owed.outcome
+        known, outcome = self.handshakes.get(owed.endpoint), owed.outcome
         if known is None:
             return
         if outcome is not None and outcome.is_settled:
             known.is_settled = True
-        if known.told is not None or len(self.handshakes) <= TOLD_LIMIT or len(self.told) < TOLD_LIMIT:
-            known.told = owed
+        if known.told is None:
+            if self.told_count >= TOLD_LIMIT:
+                return
+            self.told_count += 1
+        known.told = owed
 
     def finish(self) -> bool:
         """Whether the life has ended without success and owes nothing, and this had not been noted yet."""
@@ -283,8 +280,6 @@ class Room(Struct, eq=False, gc=False, weakref=False):
 
     def _keep(self, shaken: Handshake, known: Handshake | None) -> None:
         """In place of the one that is known of that endpoint."""
-        if known is None:
-            self.handshakes = (*self.handshakes, shaken)
-        else:
+        if known is not None:
             shaken.told = known.told
-            self.handshakes = tuple([shaken if one is known else one for one in self.handshakes])
+        self.handshakes[shaken.endpoint] = shaken

@@ -7,7 +7,7 @@ request's at another rank.
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 
-from sidecar.core.deadlines import Expiries, earliest
+from sidecar.core.deadlines import SLACK, Expiries, earliest
 from sidecar.core.keys import LifeKey
 from sidecar.core.life_index import LifeIndex
 from sidecar.core.limits import RoomLimits
@@ -31,8 +31,6 @@ from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, Termin
 _OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEEDED
 _SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
 _SUCCESS = TerminalStatus.SUCCESS
-
-_SLACK = 64
 
 GENERIC_CAUSE = "prefill gave the request up"
 """For an end whose record was evicted."""
@@ -110,7 +108,7 @@ class RoomTable:
     ) -> list[Claim]:
         """A life that nobody opens is forgotten after `ttl_s`: decode has given up by then. `endpoint`: the fact's."""
         lives = self._lives.of_room(key.process, key.room)
-        if any(room.key.life > key.life and room.shaken(endpoint) for room in lives):
+        if any(room.key.life > key.life and endpoint in room.handshakes for room in lives):
             self._stats.handshakes_superseded += 1
             return []
         self._void_older(key, endpoint, fact.seq)
@@ -120,7 +118,7 @@ class RoomTable:
                 return [Reaffirm(endpoint, fact.seq)]
             return [Owe(Handshake(endpoint, fact.session, fact.seq, handed_off=fact.handed_off), is_news=True)]
         known = known or self._add_early(key, ttl_s, now)
-        if len(known.handshakes) >= ENDPOINT_LIMIT and not known.shaken(endpoint):
+        if len(known.handshakes) >= ENDPOINT_LIMIT and endpoint not in known.handshakes:
             self._stats.handshakes_over_limit += 1
             return []
         return known.handshake(endpoint, fact.session, fact.seq, at_s=now, handed_off=fact.handed_off)
@@ -128,7 +126,7 @@ class RoomTable:
     def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int, now: float) -> list[Claim]:
         self._void_older(key, endpoint, seq)
         room = self.find(key)
-        if room is None or (len(room.handshakes) >= ENDPOINT_LIMIT and not room.shaken(endpoint)):
+        if room is None or (len(room.handshakes) >= ENDPOINT_LIMIT and endpoint not in room.handshakes):
             return []
         return room.aborted(endpoint, seq, at_s=now)
 
@@ -301,7 +299,7 @@ class RoomTable:
         records = self._records
         while records and records[0].is_over:
             records.popleft()
-        if len(records) > 2 * self._record_count + _SLACK:
+        if len(records) > 2 * self._record_count + SLACK:
             self._records = deque([room for room in records if not room.is_over])
 
     def _forget_open(self, room: Room) -> None:

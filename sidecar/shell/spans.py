@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -168,9 +169,7 @@ def _attributes(notifier: Notifier, room: Room) -> dict[str, Attribute]:
         "pd_sidecar.life": room.key.life,
         "pd_sidecar.process": room.key.process,
         "pd_sidecar.state": room.state.value,
-        "pd_sidecar.endpoints": [
-            f"{one.endpoint.host}:{one.endpoint.port}" for one in room.handshakes[:ENDPOINT_LIMIT]
-        ],
+        "pd_sidecar.endpoints": [f"{one.host}:{one.port}" for one in islice(room.handshakes, ENDPOINT_LIMIT)],
         "pd_sidecar.endpoint_count": len(room.handshakes),
         "pd_sidecar.outcomes": sorted({owed.outcome.value for owed in told if owed.outcome}),
         "pd_sidecar.hand_offs": sum(owed.hand_offs for owed in told),
