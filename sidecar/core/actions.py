@@ -11,11 +11,15 @@ from sidecar.model import DecodeEndpoint, Hello, Reply
 
 class SendNotices(Struct, frozen=True):
     """Try each once, in this order and without waiting, until one is refused; the count of those handed off goes back
-    as `attempted`.
+    as an `Attempt`.
     """
 
     endpoint: DecodeEndpoint
     offers: list[OwedNotice]
+
+
+Attempt: TypeAlias = tuple[SendNotices, int]
+"""So many of those offered were handed off; the next one, if any, was refused, and the rest was not tried."""
 
 
 class SendParcels(Struct, frozen=True):
@@ -64,6 +68,7 @@ class Retire(Struct, frozen=True):
     """Nobody has been connected for the stated time and nothing is owed: the process may end."""
 
 
-Action: TypeAlias = (
-    SendNotices | SendParcels | Connect | CloseEndpoint | SendReplies | CloseStream | RankJoined | RankLeft | Retire
-)
+Single: TypeAlias = SendParcels | Connect | CloseEndpoint | SendReplies | CloseStream | RankJoined | RankLeft | Retire
+"""Performed each by itself; what became of notices that were sent is reported of all together."""
+
+Action: TypeAlias = SendNotices | Single

@@ -23,12 +23,14 @@ SLACK = 64
 
 
 class Deadlines(Generic[Key]):
-    """At most one time for each key. Outdated heap entries are skipped, and swept once they outnumber the live ones."""
+    """At most one time for each key. Keys of the same time share one entry of the heap. Outdated ones are skipped, and
+    swept once they outnumber the live ones."""
 
     def __init__(self) -> None:
         self._at: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []
-        self._serial = 0
+        self._by_time: dict[float, list[Key]] = {}
+        self._heap: list[float] = []
+        self._listed = 0
 
     def __len__(self) -> int:
         return len(self._at)
@@ -37,35 +39,57 @@ class Deadlines(Generic[Key]):
         if self._at.get(key) == at:
             return
         self._at[key] = at
-        self._serial += 1
-        heappush(self._heap, (at, self._serial, key))
-        if len(self._heap) > 2 * len(self._at) + SLACK:
+        self._list(key, at)
+        if self._listed > 2 * len(self._at) + SLACK:
             self._sweep()
 
     def clear(self, key: Key) -> None:
-        if self._at.pop(key, None) is not None and len(self._heap) > 2 * len(self._at) + SLACK:
+        if self._at.pop(key, None) is not None and self._listed > 2 * len(self._at) + SLACK:
             self._sweep()
 
     def next(self) -> float | None:
-        heap = self._heap
-        while heap and self._at.get(heap[0][2]) != heap[0][0]:
-            heappop(heap)
-        return heap[0][0] if heap else None
+        times = self._at
+        while self._heap:
+            at = self._heap[0]
+            keys = self._by_time[at]
+            while keys and times.get(keys[-1]) != at:
+                keys.pop()
+                self._listed -= 1
+            if keys:
+                return at
+            self._take_first()
+        return None
 
     def pop_due(self, now: float) -> list[Key]:
-        heap, times = self._heap, self._at
+        times = self._at
         due: list[Key] = []
-        while heap and heap[0][0] <= now:
-            at, _, key = heappop(heap)
-            if times.get(key) == at:
-                del times[key]
-                due.append(key)
+        while self._heap and self._heap[0] <= now:
+            at, keys = self._take_first()
+            for key in keys:
+                if times.get(key) == at:
+                    del times[key]
+                    due.append(key)
         return due
 
+    def _list(self, key: Key, at: float) -> None:
+        keys = self._by_time.get(at)
+        if keys is None:
+            self._by_time[at] = [key]
+            heappush(self._heap, at)
+        else:
+            keys.append(key)
+        self._listed += 1
+
+    def _take_first(self) -> tuple[float, list[Key]]:
+        at = heappop(self._heap)
+        keys = self._by_time.pop(at)
+        self._listed -= len(keys)
+        return at, keys
+
     def _sweep(self) -> None:
-        self._heap = [(at, serial, key) for serial, (key, at) in enumerate(self._at.items())]
-        self._serial = len(self._heap)
-        heapify(self._heap)
+        self._by_time, self._heap, self._listed = {}, [], 0
+        for key, at in self._at.items():
+            self._list(key, at)
 
 
 class Mortal(Protocol):

@@ -51,13 +51,10 @@ class HandOffReports:
         while recent and recent[0][0] + DELAY_S <= now:
             at, queue, handed_off = recent.popleft()
             if queue.connection is _UP and queue.settles_from <= at and len(queue.handed_off) <= SURELY_HELD:
-                standing += [
-                    owed
-                    for owed in handed_off
-                    if owed.handed_off_at == at and owed.state is _HANDED_OFF and not owed.outcome
-                ]
-        for owed in standing:
-            owed.is_reported = True
+                for owed in handed_off:
+                    if owed.handed_off_at == at and owed.state is _HANDED_OFF and owed.outcome is None:
+                        owed.is_reported = True
+                        standing.append(owed)
         self._add(standing, stands=True)
 
     def next_deadline(self) -> float | None:

@@ -11,11 +11,11 @@ from typing import cast
 from sidecar.core.acks import Acknowledgements
 from sidecar.core.actions import (
     Action,
+    Attempt,
     CloseStream,
     RankJoined,
     RankLeft,
     Retire,
-    SendNotices,
     SendParcels,
     SendReplies,
 )
@@ -157,9 +157,9 @@ class Notifier:
 
     # -- attempts and connections
 
-    def attempted(self, tried: SendNotices, handed_off: int, now: float) -> None:
-        """So many of those offered were handed off; the next one, if any, was refused."""
-        self.outbox.attempted(tried.endpoint, tried.offers, handed_off, now)
+    def attempted(self, attempts: Sequence[Attempt], now: float) -> None:
+        """At different endpoints, all by this time."""
+        self.outbox.attempted(attempts, now)
         self._settle_ended()
 
     def parcels_attempted(self, tried: SendParcels, handed_off: int, now: float) -> None:

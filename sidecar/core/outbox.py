@@ -9,7 +9,7 @@ One endpoint's trouble stays in its own queue: work follows what is due, not wha
 from collections.abc import Sequence
 from itertools import chain, zip_longest
 
-from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
+from sidecar.core.actions import Attempt, CloseEndpoint, Connect, SendNotices
 from sidecar.core.backoff import RetrySchedule
 from sidecar.core.connections import Connections
 from sidecar.core.deadlines import earliest
@@ -151,20 +151,26 @@ class Outbox:
 
     # -- what became of attempts and connections
 
-    def attempted(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice], handed_off: int, now: float) -> None:
-        """So many of them were handed off. The next one, if any, was refused, and the rest was not tried."""
-        queue = self._connections.known(endpoint)
-        if queue is None:
-            return
-        if handed_off and (fresh := queue.hand_off(offers[:handed_off], now)):
-            queue.refusals = 0
-            self._note_hand_offs(queue, fresh, now)
-        if handed_off < len(offers):
-            self._note_refusal(queue, queue.refuse(offers[handed_off:], now), now)
-        elif queue.pending:
-            self._turns.make_due(queue)
-        if queue.wake_at is None or queue.wake_at > now + self._limits.settle_after_s:
-            self._turns.wake(queue)
+    def attempted(self, attempts: Sequence[Attempt], now: float) -> None:
+        """At different endpoints, all by this time."""
+        known, settles_at = self._connections.known, now + self._limits.settle_after_s
+        all_fresh: list[OwedNotice] = []
+        for tried, handed_off in attempts:
+            queue, offers = known(tried.endpoint), tried.offers
+            if queue is None:
+                continue
+            if handed_off and (fresh := queue.hand_off(offers[:handed_off], now)):
+                queue.refusals = 0
+                self.hand_offs.note(queue, fresh, now)
+                all_fresh += fresh
+            if handed_off < len(offers):
+                self._note_refusal(queue, queue.refuse(offers[handed_off:], now), now)
+            elif queue.pending:
+                self._turns.make_due(queue)
+            if queue.wake_at is None or queue.wake_at > settles_at:
+                self._turns.wake(queue)
+        if all_fresh:
+            self._note_hand_offs(all_fresh, now)
 
     def endpoint_up(self, endpoint: DecodeEndpoint, now: float) -> None:
         """Everything pending is due at once. A hand-off is dated from here at the earliest."""
@@ -242,7 +248,7 @@ class Outbox:
         elif self._ledger.count >= self._limits.notices_total:
             self._end(self._ledger.first(), Outcome.DROPPED, now)
 
-    def _note_hand_offs(self, queue: EndpointQueue, handed_off: list[OwedNotice], now: float) -> None:
+    def _note_hand_offs(self, handed_off: list[OwedNotice], now: float) -> None:
         stats = self._stats
         waits_s: list[float] = []
         for owed in handed_off:
@@ -254,7 +260,6 @@ class Outbox:
         stats.hand_offs += len(handed_off)
         stats.hand_offs_again += len(handed_off) - len(waits_s)
         stats.owed_to_hand_off.observe(waits_s)
-        self.hand_offs.note(queue, handed_off, now)
 
     def _note_refusal(self, queue: EndpointQueue, is_still_owed: bool, now: float) -> None:
         self._stats.refusals += is_still_owed

@@ -8,7 +8,7 @@ from typing import Protocol, assert_never
 import structlog
 
 from sidecar.core.actions import (
-    Action,
+    Attempt,
     CloseEndpoint,
     CloseStream,
     Connect,
@@ -18,6 +18,7 @@ from sidecar.core.actions import (
     SendNotices,
     SendParcels,
     SendReplies,
+    Single,
 )
 from sidecar.core.notifier import Notifier
 from sidecar.core.owed import OwedNotice
@@ -130,8 +131,14 @@ class Driver:
 
     def pump(self) -> None:
         while actions := self.notifier.take_actions():
+            attempts: list[Attempt] = []
             for action in actions:
-                self._perform(action)
+                if isinstance(action, SendNotices):
+                    attempts.append((action, self._push.offer(action.endpoint, action.offers)))
+                else:
+                    self._perform(action)
+            if attempts:
+                self._report_attempts(attempts)
         if finished := self.notifier.take_finished():
             self._on_finished(finished)
             if self.observer is not None:
@@ -151,10 +158,11 @@ class Driver:
             self._timer.cancel()
             self._timer = self._armed_for = None
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: Single) -> None:
         match action:
-            case SendNotices() | SendParcels():
-                self._send(action)
+            case SendParcels():
+                handed_off = self._push.carry(action.endpoint, [parcel.frames for parcel in action.parcels])
+                self.notifier.parcels_attempted(action, handed_off, self._clock())
             case SendReplies():
                 self._streams.write(action.stream, action.messages)
             case Connect(endpoint):
@@ -170,16 +178,12 @@ class Driver:
             case _:
                 assert_never(action)
 
-    def _send(self, action: SendNotices | SendParcels) -> None:
-        if isinstance(action, SendParcels):
-            handed_off = self._push.carry(action.endpoint, [parcel.frames for parcel in action.parcels])
-            self.notifier.parcels_attempted(action, handed_off, self._clock())
-            return
-        handed_off = self._push.offer(action.endpoint, action.offers)
+    def _report_attempts(self, attempts: Sequence[Attempt]) -> None:
         if is_debugging():
-            for number, owed in enumerate(action.offers[: handed_off + 1]):
-                self._log.debug("handed off" if number < handed_off else "refused", key=owed.key)
-        self.notifier.attempted(action, handed_off, self._clock())
+            for action, handed_off in attempts:
+                for number, owed in enumerate(action.offers[: handed_off + 1]):
+                    self._log.debug("handed off" if number < handed_off else "refused", key=owed.key)
+        self.notifier.attempted(attempts, self._clock())
 
     def _report(self, action: RankJoined | RankLeft) -> None:
         match action:

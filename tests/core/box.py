@@ -58,11 +58,11 @@ class Box:
     def hand_off(self, *offers: OwedNotice, now: float = NOW) -> None:
         """As the shell answers a batch that was taken; without any given, whatever is offered now."""
         for owed in offers or self.offers():
-            self.outbox.attempted(owed.endpoint, [owed], 1, now)
+            self.outbox.attempted([(SendNotices(owed.endpoint, [owed]), 1)], now)
 
     def refuse(self, *offers: OwedNotice, now: float = NOW) -> None:
         for owed in offers or self.offers():
-            self.outbox.attempted(owed.endpoint, [owed], 0, now)
+            self.outbox.attempted([(SendNotices(owed.endpoint, [owed]), 0)], now)
 
     def ended(self) -> list[tuple[int, Outcome]]:
         return [(ended.key.life.room, ended.outcome) for ended in self.outbox.take_ended()]

@@ -255,7 +255,7 @@ class Scene:
         self.sent += [(action.endpoint, owed.notice) for owed in taken]
         self.sent_keys += [owed.key for owed in taken]
         self.forms += [owed.form for owed in taken]
-        self.notifier.attempted(action, len(taken), self.now)
+        self.notifier.attempted([(action, len(taken))], self.now)
 
     def _carry(self, action: SendParcels) -> None:
         takes = action.endpoint in self.up and action.endpoint not in self.full

@@ -1,6 +1,6 @@
 """Outbox and Connections: attempts, back-off, and a budget of sockets."""
 
-from sidecar.core.actions import CloseEndpoint, Connect
+from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
 from sidecar.core.connections import CHANCE_S
 from sidecar.core.keys import Outcome
 from sidecar.core.turns import OFFER_BATCH
@@ -185,7 +185,7 @@ def test_words_about_what_ended_meanwhile_do_no_harm() -> None:
     box.owe(3)
     box.hand_off(first)
     box.refuse(second)
-    box.outbox.attempted(E3, [first], 1, NOW)
+    box.outbox.attempted([(SendNotices(E3, [first]), 1)], NOW)
     box.outbox.endpoint_down(E3, NOW)
     box.outbox.endpoint_up(E3, NOW)
 

@@ -4,9 +4,11 @@ from itertools import chain
 
 import pytest
 
-from sidecar.core.actions import Connect
+from sidecar.core.actions import Connect, SendNotices
 from sidecar.core.endpoint_queue import Connection
 from sidecar.core.keys import Outcome
+from sidecar.core.owed import NoticeState
+from sidecar.model import DecodeEndpoint
 from tests.core.box import NOW, Box
 from tests.core.scene import E1, E2, E3, key
 
@@ -241,6 +243,22 @@ def test_what_is_offered_is_not_offered_again_before_its_outcome() -> None:
     [second] = box.offers()
 
     assert (first.notice.room, second.notice.room) == (1, 2)
+
+
+def test_attempts_at_several_endpoints_are_reported_together() -> None:
+    """Each counts for its own; one that is not known any more counts for nobody."""
+    box = Box()
+    taken = {E1: 0, E2: 1, E3: 1}
+    for endpoint in taken:
+        box.connect(endpoint)
+    owed = [box.owe(room, endpoint) for room, endpoint in enumerate(taken)]
+    sends = [action for action in box.outbox.take_actions() if isinstance(action, SendNotices)]
+    stranger = SendNotices(DecodeEndpoint("127.0.0.1", 1), [])
+    box.outbox.attempted([(stranger, 0), *((send, taken[send.endpoint]) for send in sends)], NOW + 1)
+
+    assert [one.state for one in owed] == [NoticeState.PENDING, NoticeState.HANDED_OFF, NoticeState.HANDED_OFF]
+    assert (box.stats.hand_offs, box.stats.refusals) == (2, 1)
+    assert box.stats.owed_to_hand_off.sum_s == 2.0
 
 
 def test_news_of_something_still_pending_leaves_it_in_its_place() -> None:

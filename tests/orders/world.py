@@ -128,7 +128,7 @@ class World:
                     case SendNotices(offers=offers):
                         for owed in offers:
                             self._on_notice(owed.endpoint, owed.notice.room, owed.notice.prefill_rank)
-                        self._notifier.attempted(action, len(offers), self.now)
+                        self._notifier.attempted([(action, len(offers))], self.now)
                     case SendReplies(stream=stream, messages=messages):
                         self._send(self._streams[stream], messages)
                     case _:
