@@ -228,7 +228,7 @@ class Rank(RankBook):
         with self.lock:
             life.released = True
             self.conclude_if_drained(life)
-        self.emitter.flush()
+        self.emitter.flush(wakes=False)  # an end was rung for where it was told; a request that went well has none
 
     def sibling_died(self) -> None:
         """The engine cannot go on, and its scheduler may wait for the dead rank for good: every life ends here, on the

@@ -56,7 +56,7 @@ class Senderless:
             is_kept = self._is_held(held) or self._is_past(held)
             if not is_kept:
                 self.in_hand = room
-        book.emitter.flush()
+        book.emitter.flush(wakes=is_kept)  # of an open room nobody is owed anything yet
         return is_kept
 
     def take_released(self) -> Sequence[bytes] | None:

@@ -217,6 +217,7 @@ def _report_ready(service: Service) -> None:
 
 async def _finish(service: Service) -> int:
     notifier = service.notifier
+    service.ingress.catch_up()
     await service.ingress.hear_out_the_dead()
     service.driver.begin_shutdown()
     service.ingress.stop()

@@ -43,6 +43,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     queue since this process began; a replay made good for it. `hears_hand_offs`: it takes HandedOff replies.
     `hears_refusals`: it takes what concerns requests that are refused before a rank sees them. `uncovered`: of which of
     those nobody can tell decode here, and why. `hears_batches`: it takes replies that speak of many notices at once.
+    `rings`: it can ring a doorbell, if one comes with the welcome.
 
     Of a tokenizer process the ranks are 0 and mean nothing.
     """
@@ -65,6 +66,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     hears_refusals: bool = False
     uncovered: tuple[str, ...] = ()
     hears_batches: bool = False
+    rings: bool = False
 
 
 class RoomOpened(Struct, frozen=True, array_like=True, tag="opened", gc=False):
@@ -220,13 +222,15 @@ class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
     """Answer to a hello. A new `epoch` is a new sidecar: it knows nothing yet and is sent what still lives.
 
     `hears_refusals`: it takes the facts of a tokenizer process, which an older one would break the stream over.
-    `takes_parcels`: and ParcelGiven, likewise.
+    `takes_parcels`: and ParcelGiven, likewise. `doorbell`: the stream is read when the eventfd rings that comes with
+    this message (SCM_RIGHTS), when it ends, and now and then.
     """
 
     protocol: int
     epoch: str
     hears_refusals: bool = False
     takes_parcels: bool = False
+    doorbell: bool = False
 
 
 class Accepted(Struct, frozen=True, array_like=True, tag="accepted"):

@@ -30,6 +30,7 @@ def make_admin(service: "Service") -> AdminServer:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SidecarCollector(notifier=service.notifier, counted=counted, version=own))
     admin = AdminServer(
+        before_each=service.ingress.catch_up,
         registry=registry,
         readiness=lambda: readiness(service),
         status=lambda: status_document(service.notifier, now=time.monotonic(), bounds=_bounds(service), version=own),

@@ -242,7 +242,7 @@ class Notifier:
             self.rooms.forget_open(surplus.hello.process)
         self.stats.ranks_joined += 1
         self._quiet_since = None
-        welcome = Welcome(PROTOCOL, self.epoch, hears_refusals=True, takes_parcels=True)
+        welcome = Welcome(PROTOCOL, self.epoch, hears_refusals=True, takes_parcels=True, doorbell=hello.rings)
         self._replies.setdefault(stream, []).append(welcome)
         self.refusals.greet(rank, now)
         self._actions.append(RankJoined(hello, is_back=known is not None))

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -21,17 +22,20 @@ FRESH_S = 0.1
 
 
 class AdminServer:
-    """`readiness` (None: not ready), `status` and `trace` make the documents; nothing here knows what is in them."""
+    """`readiness` (None: not ready), `status` and `trace` make the documents; nothing here knows what is in them.
+    `before_each` request is called first."""
 
     def __init__(
         self,
         *,
+        before_each: Callable[[], None],
         registry: CollectorRegistry,
         readiness: Callable[[], Document | None],
         status: Callable[[], Document],
         trace: Callable[[int], Document],
         visitor_limit: int = 64,
     ) -> None:
+        self._before_each = before_each
         self._readiness = readiness
         self._trace = trace
         self._metrics_body = _Fresh(lambda: generate_latest(registry))
@@ -42,7 +46,7 @@ class AdminServer:
 
     async def start(self, host: str, port: int) -> int:
         """The port served. Raises OSError when it cannot be had."""
-        app = web.Application(client_max_size=REQUEST_LIMIT_BYTES)
+        app = web.Application(client_max_size=REQUEST_LIMIT_BYTES, middlewares=[_first(self._before_each)])
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -102,6 +106,15 @@ class _Fresh:
             self._made = self._make()
             self._good_until = asyncio.get_running_loop().time() + FRESH_S
         return self._made
+
+
+def _first(call: Callable[[], None]) -> Middleware:
+    @web.middleware
+    async def calling(request: web.Request, handler: Handler) -> web.StreamResponse:
+        call()
+        return await handler(request)
+
+    return calling
 
 
 async def _close_after(_: web.Request, response: web.StreamResponse) -> None:

@@ -30,6 +30,14 @@ def test_a_hello_is_welcomed_with_the_epoch() -> None:
     assert scene.others == [RankJoined(hello(), is_back=False)]
 
 
+def test_a_rank_that_can_ring_is_given_a_doorbell() -> None:
+    scene = Scene()
+    scene.notifier.receive(1, [msgspec.structs.replace(hello(), rings=True)], scene.now)
+    scene.pump()
+
+    assert scene.replies[1] == [Welcome(PROTOCOL, "first", hears_refusals=True, takes_parcels=True, doorbell=True)]
+
+
 def test_facts_are_acknowledged_once_for_each_batch(scene: Scene) -> None:
     for room in range(3):
         scene.notifier.receive(1, [RoomOpened(scene.seq(), room, 1)], scene.now)

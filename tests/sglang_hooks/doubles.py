@@ -1,6 +1,8 @@
 """A sidecar's end of the stream, scripted: it welcomes, keeps what it is told, and replies when a test says so."""
 
 import contextlib
+import os
+import select
 import socket
 import threading
 from pathlib import Path
@@ -13,9 +15,13 @@ LIMIT_S = 10.0
 
 
 class ScriptedSidecar:
-    """Serves one stream at a time. `hear` waits for facts; every wait is limited."""
+    """Serves one stream at a time. `hear` waits for facts; every wait is limited. `handed_out`: the descriptor that
+    goes with its welcome."""
 
-    def __init__(self, path: Path, *, first_reply: Reply | None = None, reads: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, first_reply: Reply | None = None, reads: bool = True, handed_out: int | None = None
+    ) -> None:
+        self._handed_out = handed_out
         self.hellos: list[Hello] = []
         self.facts: list[Fact] = []
         self._first_reply = first_reply or Welcome(PROTOCOL, "epoch")
@@ -95,9 +101,33 @@ class ScriptedSidecar:
     def _take(self, stream: socket.socket, message: Hello | Fact) -> None:
         with self._changed:
             if isinstance(message, Hello):
-                stream.sendall(encode(self._first_reply))
+                descriptors = [] if self._handed_out is None else [self._handed_out]
+                socket.send_fds(stream, [encode(self._first_reply)], descriptors)
                 self.hellos.append(message)
                 self._stream = stream
             else:
                 self.facts.append(message)
             self._changed.notify_all()
+
+
+class Bell:
+    """A doorbell as a sidecar hands it out."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def rings(self) -> int:
+        """How often it rang since this was asked last."""
+        try:
+            return os.eventfd_read(self.descriptor)
+        except BlockingIOError:
+            return 0
+
+    def is_rung(self) -> bool:
+        """Waits for a ring."""
+        listening = select.poll()
+        listening.register(self.descriptor, select.POLLIN)
+        return bool(listening.poll(LIMIT_S * 1000))
+
+    def close(self) -> None:
+        os.close(self.descriptor)

@@ -10,8 +10,19 @@ from pathlib import Path
 import pytest
 
 from sglang_hooks import emitter as emitter_module
+from sglang_hooks import outlet
+from sglang_hooks.contain import FAULTS
 from sglang_hooks.rank import Rank
-from sidecar.model import DecodeEndpoint, DecodeHandshake, Refusal, RoomConcluded, RoomOpened, Settled, Welcome
+from sidecar.model import (
+    DecodeEndpoint,
+    DecodeHandshake,
+    Refusal,
+    RoomConcluded,
+    RoomOpened,
+    Settled,
+    TerminalStatus,
+    Welcome,
+)
 from tests.sglang_hooks.doubles import LIMIT_S, ScriptedSidecar
 
 D1 = DecodeEndpoint("127.0.0.1", 7001)
@@ -72,7 +83,7 @@ def test_a_sidecar_that_does_not_read_blocks_nobody(
 ) -> None:
     """SIGSTOP of the sidecar: the queue is bounded and kept, what does not fit is counted, and a new stream replays
     what lives."""
-    monkeypatch.setattr(emitter_module, "UNSENT_LIMIT", 1_000)
+    monkeypatch.setattr(outlet, "UNSENT_LIMIT", 1_000)
     with ScriptedSidecar(socket_path) as sidecar:
         rank = make_rank(started=True)
         sidecar.meet()
@@ -81,7 +92,7 @@ def test_a_sidecar_that_does_not_read_blocks_nobody(
         slowest_s = 0.0
         for room in range(60_000):
             begin = time.monotonic()
-            rank.open(room)
+            rank.release(rank.open(room), "Aborted")
             slowest_s = max(slowest_s, time.monotonic() - begin)
             if rank.emitter.traffic.facts_dropped:
                 break
@@ -90,7 +101,7 @@ def test_a_sidecar_that_does_not_read_blocks_nobody(
         assert slowest_s < 1.0
         sidecar.read_on()
         queued = sidecar.hear(1_000)[:1_000]
-        assert [fact.room for fact in queued if isinstance(fact, RoomOpened)] == list(range(1_000))
+        assert [fact.room for fact in queued if isinstance(fact, RoomConcluded)] == list(range(500))
         again = sidecar.meet(2)
         wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")
         assert again.facts_dropped == rank.emitter.traffic.facts_dropped
@@ -188,11 +199,10 @@ def test_a_success_that_did_not_fit_the_queue_ends_the_stream(
         rank = make_rank(started=True)
         sidecar.meet()
         wait_until(lambda: rank.emitter.traffic.connected, "never connected")
-        life = rank.open(1)
-        rank.emitter.flush()
-        sidecar.hear(1)
-        monkeypatch.setattr(rank.emitter, "_unsent_limit", 0)
         monkeypatch.setattr(rank.emitter._wake, "ring", lambda: None)  # noqa: SLF001 - its thread is late
+        monkeypatch.setattr(rank.emitter, "_unsent_limit", 0)
+        life = rank.open(1)
+        rank.emitter._turn_away_if_full()  # noqa: SLF001 - as the emitter's thread does
         rank.succeeded(life)
 
         sidecar.meet(2)
@@ -294,3 +304,18 @@ def test_junk_from_the_socket_ends_the_stream_only(make_rank: MakeRank, socket_p
 
         sidecar.meet(2)
         wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")
+
+
+def test_a_fact_of_which_no_frame_can_be_made_takes_no_other_with_it(make_rank: MakeRank, socket_path: Path) -> None:
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        before = FAULTS["_encoded_alone"]
+        lives = [rank.open(room) for room in (1, 2)]
+        with rank.lock:
+            rank.emitter.post(RoomConcluded(99, 1, 1, TerminalStatus.FAILED, "\ud800", drained=True, at_s=1.0))
+        rank.release(lives[1], "Aborted")
+
+        assert [RoomOpened, RoomOpened, RoomConcluded] == [type(fact) for fact in sidecar.hear(3)]
+        assert FAULTS["_encoded_alone"] == before + 1

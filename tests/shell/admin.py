@@ -45,6 +45,7 @@ async def admin_of(
 ) -> AsyncIterator[tuple[AdminServer, int]]:
     """The server and its port."""
     admin = AdminServer(
+        before_each=service.ingress.catch_up,
         registry=registry_of(service),
         readiness=lambda: {"ranks": []} if service.ingress.is_serving else None,
         status=lambda: status_document(service.notifier, now=time.monotonic(), bounds=BOUNDS, version="test"),

@@ -14,7 +14,7 @@ import uvloop
 from tests.shell.scene import Service
 
 LONG_S = 60.0
-ON_BOTH_LOOPS = ("test_delivery", "test_ingress", "test_driver")
+ON_BOTH_LOOPS = ("test_delivery", "test_doorbell", "test_ingress", "test_driver")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

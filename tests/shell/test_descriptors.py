@@ -24,6 +24,10 @@ def test_all_of_it_together_fits_the_limit(limit: int) -> None:
     assert most <= limit
 
 
+def test_four_thousand_endpoints_fit_twenty_thousand_descriptors() -> None:
+    assert budget_of(20_000).connections >= 4_000
+
+
 def test_a_tiny_limit_still_serves_a_few() -> None:
     budget = budget_of(64)
 

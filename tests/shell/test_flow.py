@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from sidecar.model import TOKENIZER, Accepted, RoomEnded, RoomRefused
-from sidecar.shell import ingress
+from sidecar.shell import stream
 from tests.shell.scene import Rank, Service, hello, ranks
 
 LONG_CAUSE = "x" * 1_000
@@ -36,7 +36,7 @@ async def test_a_rank_that_reads_slowly_is_spared_what_it_can_do_without(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ranks(service.path, "p") as [rank]:
-        monkeypatch.setattr(ingress, "SPARABLE_LIMIT_BYTES", -1)
+        monkeypatch.setattr(stream, "SPARABLE_LIMIT_BYTES", -1)
         rank.opened(1)
         await service.until(lambda: service.ingress.replies_spared == 1)
         monkeypatch.undo()

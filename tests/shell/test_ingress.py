@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from sidecar.model import PROTOCOL, Accepted, Goodbye, Refusal, RoomOpened
-from sidecar.shell import ingress
+from sidecar.shell import stream
 from sidecar.shell.credentials import Credentials
 from sidecar.shell.ingress import IngressServer
 from sidecar.wire.ingress import FRAME_LIMIT_BYTES, encode
@@ -88,7 +88,7 @@ async def test_a_stream_that_ends_with_nothing_open_is_no_loss(service: Service)
 
 
 async def test_a_client_that_says_nothing_is_sent_away(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingress, "HELLO_LIMIT_S", 0.01)
+    monkeypatch.setattr(stream, "HELLO_LIMIT_S", 0.01)
     rank = await Rank.connect(service.path)
 
     assert await rank.hear_end() == []
@@ -97,7 +97,7 @@ async def test_a_client_that_says_nothing_is_sent_away(service: Service, monkeyp
 
 
 async def test_a_client_that_never_reads_is_sent_away(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingress, "WRITE_BUFFER_LIMIT_BYTES", -1)
+    monkeypatch.setattr(stream, "WRITE_BUFFER_LIMIT_BYTES", -1)
     rank = await Rank.join(service.path)
     rank.opened(1)
     await rank.hear_end()

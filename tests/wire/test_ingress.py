@@ -351,12 +351,13 @@ class TestRefusalsAcrossVersions:
         assert isinstance(welcome, Welcome)
         assert not welcome.hears_refusals
         assert not welcome.takes_parcels
+        assert not welcome.doorbell
 
     def test_an_older_rank_skips_what_a_newer_sidecar_says_more(self) -> None:
         class OlderWelcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
             protocol: int
             epoch: str
 
-        newer = encode(Welcome(PROTOCOL, "epoch", hears_refusals=True, takes_parcels=True))
+        newer = encode(Welcome(PROTOCOL, "epoch", hears_refusals=True, takes_parcels=True, doorbell=True))
 
         assert msgspec.msgpack.decode(newer[4:], type=OlderWelcome) == OlderWelcome(PROTOCOL, "epoch")

@@ -24,16 +24,23 @@ def apply() -> None:
     path = os.environ.get("PD_SHIM_TIMINGS")
     if path is None:
         return
-    from sglang_hooks.emitter import Emitter  # noqa: PLC0415 - not every venv has the plugin
+    from sglang_hooks.outlet import Outlet  # noqa: PLC0415 - not every venv has the plugin
     from sglang_hooks.rank import Rank  # noqa: PLC0415
 
     bare = socket.socket(socket.AF_UNIX)
     bare.connect(path)
     bare.setblocking(False)
-    _time(Emitter, "post", "append", when=lambda emitter, _: emitter.is_open)
-    _time(Emitter, "flush", "hand_over", when=lambda emitter: emitter._unsent, then=lambda: _send_bare(bare))  # noqa: SLF001
+    wrap(Outlet, "_open_outlet", _open_outlet)
+    _time(Outlet, "flush", "hand_over", when=lambda outlet, **_: outlet._unsent, then=lambda: _send_bare(bare))  # noqa: SLF001
     _time(Rank, "release", "given_up", when=lambda _rank, life, *_: not life.succeeded)
     wrap(Scheduler, "get_internal_state", _get_internal_state)
+
+
+def _open_outlet(original: Any, outlet: Any, *args: Any, **kwargs: Any) -> Any:
+    """`post` is made anew for each stream."""
+    answer = original(outlet, *args, **kwargs)
+    _time(outlet, "post", "append", when=lambda _: True)
+    return answer
 
 
 def _time(

@@ -1,0 +1,235 @@
+"""The emitter's sending half: facts are queued, and go to the kernel by non-blocking attempts of whoever has one."""
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from sglang_hooks.complaints import Traffic
+from sglang_hooks.contain import contained
+from sglang_hooks.doorbell import Doorbell
+from sglang_hooks.kernel import send_now
+from sglang_hooks.wake import Wake
+from sidecar.model import Fact
+from sidecar.wire.ingress import encode, encode_all
+
+UNSENT_LIMIT = 65_536
+"""Facts queued for a sidecar that does not read: 20,000 aborted rooms, 10 MB. A replay makes good for those beyond."""
+
+BATCH_FRAMES = 256
+WRITE_LIMIT_S = 0.005
+REPLAY_LIMIT_S = 1.0
+LOOK_MS = 20
+
+RING_EVERY = 64
+"""Sends that may lie unread. The kernel takes 277 small ones before a reader has to come (`net.core.wmem_default`)."""
+
+
+class Outlet:
+    """`traffic` counts. `post` queues a fact: the caller holds the lock, and calls `flush` after it has let go. It is
+    the queue's own append while a stream is open, and costs what that costs. What is posted while there is none is
+    dropped: the replay that opens the next stream says it.
+    """
+
+    post: Callable[[Fact], None]
+
+    def __init__(self, *, lock: threading.Lock) -> None:
+        """`lock` guards the queue."""
+        self.traffic = Traffic()
+        self.post = _nobody_hears
+        self._lock = lock
+        self._unsent: deque[Fact] = deque()
+        self._sending = threading.Lock()
+        self._is_replaying = False
+        self._is_stuck = False  # the kernel takes no more: the emitter thread waits for it to do so
+        self._part = b""
+        self._stream: socket.socket | None = None
+        self._doorbell: Doorbell | None = None
+        self._wakes = False  # somebody has posted what the sidecar must read at once
+        self._must_ring = False  # and it is on its way
+        self._unrung = 0
+        self._wake = Wake()
+        self._given_up = False
+        self._overflowed = False
+        self._unsent_limit = UNSENT_LIMIT
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is posted now goes to the sidecar that has sent the last welcome."""
+        return not (self._stream is None or self._overflowed or self._given_up)
+
+    def flush(self, *, wakes: bool = True) -> None:
+        """Sends what the kernel takes now. Any thread; never blocks: whoever finds another thread sending leaves it
+        to that one, which looks again after it has let go. What is not taken is the emitter thread's from then on.
+
+        Not `wakes`: nothing is to be done about it before the sidecar looks by itself or is woken for something else.
+        """
+        if wakes:
+            self._wakes = True  # after the fact was queued: whoever takes this back sends that before it rings
+        if self._is_stuck:
+            if not self._overflowed and len(self._unsent) > self._unsent_limit:
+                self._wake.ring()
+        elif not self._send_in_turn():
+            self._wake.ring()
+
+    def flush_or_break(self, *, may_wait: bool = True) -> None:
+        """Afterwards either the kernel has all that was posted before, which even SIGKILL does not take back, or
+        there is no stream.
+
+        For transfer workers, before a Success is pushed: a sidecar that has not heard of it must not think, should
+        this process die now, that the room was still open. It need not be woken for that, it reads a dead process's
+        stream to its end. Waits at most WRITE_LIMIT_S for another thread's attempt, and a worker REPLAY_LIMIT_S for a
+        replay to be taken: broken off each time, a long one would never end.
+        """
+        if self._stream is None:
+            return
+        may_wait = may_wait and self._is_replaying
+        limit_s = REPLAY_LIMIT_S if may_wait else WRITE_LIMIT_S
+        if not self._overflowed and self._sending.acquire(timeout=limit_s):
+            try:
+                took_all = self._send_some() or (may_wait and self._send_replay(limit_s))
+            finally:
+                self._sending.release()
+            if took_all:
+                self.flush(wakes=False)  # what others have left to this thread meanwhile
+                return
+        self._break_stream()
+
+    # -- the emitter's thread
+
+    def _open_outlet(
+        self, stream: socket.socket, doorbell: Doorbell | None, replay: Callable[[], Iterable[Fact]]
+    ) -> int:
+        """How many facts are replayed; `replay` is called with the lock held."""
+        with self._lock:
+            self._unsent.clear()
+            self._part = b""
+            self._given_up = self._overflowed = self._is_stuck = False
+            self._stream, self._doorbell = stream, doorbell
+            self._unsent.extend(replay())
+            self._is_replaying = True
+            replayed = len(self._unsent)
+            self._unsent_limit = UNSENT_LIMIT + replayed
+            self.post = self._unsent.append
+        self.flush()
+        return replayed
+
+    def _close_outlet(self) -> None:
+        with self._lock:
+            stream, self._stream = self._stream, None
+            self.post = _nobody_hears
+        with self._sending:
+            doorbell, self._doorbell = self._doorbell, None
+            for each in (stream, doorbell):
+                if each is not None:
+                    each.close()
+
+    def _turn_away_if_full(self) -> None:
+        if len(self._unsent) > self._unsent_limit and not self._overflowed:
+            with self._lock:
+                self._overflowed = True
+                self.post = self._turn_away
+
+    def _turn_away(self, _: Fact) -> None:
+        self.traffic.facts_dropped += 1
+
+    # -- sending
+
+    def _send_in_turn(self) -> bool:
+        """Whether nothing is left to this thread."""
+        while self._unsent or self._part or self._wakes:
+            if not self._sending.acquire(blocking=False):
+                return True
+            try:
+                self._is_stuck = not self._send_some()
+                if self._is_stuck:
+                    return False
+            finally:
+                self._sending.release()
+        return True
+
+    def _send_some(self) -> bool:
+        stream = self._stream
+        if stream is None:
+            return False
+        while self._part or self._has_next_batch():
+            try:
+                sent = send_now(stream, self._part)
+            except (BlockingIOError, InterruptedError):
+                self._ring()
+                return False
+            except OSError as error:
+                self._given_up = True
+                self.traffic.last_failure = f"the stream broke: {error}"
+                return False
+            self._part = self._part[sent:]
+            self._unrung += 1
+        if self._must_ring or self._unrung >= RING_EVERY:
+            self._must_ring = False
+            self._ring()
+        self._is_replaying = False
+        return True
+
+    def _ring(self) -> None:
+        self._unrung = 0
+        if self._doorbell is not None:
+            self._doorbell.ring()
+
+    def _has_next_batch(self) -> bool:
+        if self._wakes:
+            self._wakes, self._must_ring = False, True
+        unsent = self._unsent
+        if not unsent:
+            return False
+        batch: list[Fact] = []
+        try:
+            while unsent and len(batch) < BATCH_FRAMES:
+                batch.append(unsent.popleft())
+        except IndexError:
+            pass  # another thread has cleared it: the stream is given up. contextlib.suppress takes 1 us more
+        self.traffic.facts_sent += len(batch)
+        self._part = _encoded(batch)
+        return bool(batch)
+
+    def _send_replay(self, limit_s: float) -> bool:
+        """Waits while the sidecar takes a replay. Whether all that is queued has gone."""
+        ends_at, stream = time.monotonic() + limit_s, self._stream
+        if stream is None:
+            return False
+        writable = select.poll()
+        writable.register(stream, select.POLLOUT)
+        while self._is_replaying and not self._given_up and time.monotonic() < ends_at:
+            writable.poll(LOOK_MS)
+            if self._send_some():
+                return True
+        return False
+
+    def _break_stream(self) -> None:
+        stream = self._stream
+        if stream is None:
+            return
+        self._given_up = True
+        self.traffic.last_failure = "the sidecar did not take a Success in time"
+        with contextlib.suppress(OSError):
+            stream.shutdown(socket.SHUT_RDWR)
+        self._wake.ring()
+
+
+def _nobody_hears(_: Fact) -> None:
+    """There is no stream."""
+
+
+def _encoded(batch: list[Fact]) -> bytes:
+    """Without what no frame can be made of, which takes nothing else with it."""
+    try:
+        return encode_all(batch)
+    except Exception:
+        return b"".join([_encoded_alone(fact) for fact in batch])
+
+
+@contained(otherwise=b"")
+def _encoded_alone(fact: Fact) -> bytes:
+    return encode(fact)
