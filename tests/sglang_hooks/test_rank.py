@@ -73,7 +73,7 @@ def test_the_end_is_on_its_way_before_the_books_are_kept(
     if is_last_chunk:
         rank.chunk_put(ROOM)
         rank.release(life, "Aborted")
-    monkeypatch.setattr(rank.emitter, "flush", lambda: done.append(f"flush {len(failures(told))}"))
+    monkeypatch.setattr(rank.emitter, "flush", lambda **_: done.append(f"flush {len(failures(told))}"))
     monkeypatch.setattr(rank.table, "close", lambda *_, **__: done.append("close"))
     if is_last_chunk:
         rank.chunk_finished(life)
