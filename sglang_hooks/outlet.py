@@ -118,14 +118,17 @@ class Outlet:
         return replayed
 
     def _close_outlet(self) -> None:
+        stream = self._stream
+        if stream is None:
+            return
         with self._lock:
-            stream, self._stream = self._stream, None
+            self._stream = None
             self.post = _nobody_hears
         with self._sending:
-            doorbell, self._doorbell = self._doorbell, None
-            for each in (stream, doorbell):
-                if each is not None:
-                    each.close()
+            stream.close()
+            if self._doorbell is not None:
+                self._doorbell.close()
+                self._doorbell = None
 
     def _turn_away_if_full(self) -> None:
         if len(self._unsent) > self._unsent_limit and not self._overflowed:
