@@ -1,12 +1,17 @@
 """All notices that are owed, whichever endpoint they are for: found by room and life, and by when they are void."""
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, cast
 
 from sidecar.core.deadlines import Expiries
 from sidecar.core.keys import LifeKey
 from sidecar.core.owed import OwedNotice
 from sidecar.model import DecodeEndpoint
+
+CROWD = 16
+"""A room that is owed more is looked up by life and endpoint; fewer are looked through, and kept in less memory."""
+
+Crowd: TypeAlias = dict[LifeKey, dict[DecodeEndpoint, OwedNotice]]
 
 
 class Ledger:
@@ -15,6 +20,7 @@ class Ledger:
     def __init__(self) -> None:
         self.count = 0
         self._by_room: dict[int, list[OwedNotice]] = {}  # of all ranks
+        self._crowds: dict[int, Crowd] = {}  # and those that are, or were, too many for that
         self._expiries: Expiries[OwedNotice] = Expiries()
 
     def first(self) -> OwedNotice:
@@ -27,22 +33,34 @@ class Ledger:
             for one in owed:
                 if one.endpoint == endpoint and one.life == life:
                     return one
+        elif (crowd := self._crowds.get(life.room)) is not None:
+            return crowd.get(life, {}).get(endpoint)
         return None
 
     def older(self, key: LifeKey) -> list[OwedNotice]:
         """What older lives of the room are owed."""
         owed = self._by_room.get(key.room)
-        if owed is None:
-            return []
-        return [one for one in owed if one.life.life < key.life and one.life.process == key.process]
+        if owed is not None:
+            return [one for one in owed if one.life.life < key.life and one.life.process == key.process]
+        return [one for theirs in self._older_in_crowd(key) for one in theirs.values()]
+
+    def older_of(self, key: LifeKey, endpoint: DecodeEndpoint) -> list[OwedNotice]:
+        """The same, of one endpoint."""
+        if key.room in self._crowds:
+            return [theirs[endpoint] for theirs in self._older_in_crowd(key) if endpoint in theirs]
+        return [one for one in self.older(key) if one.endpoint == endpoint]
 
     def add(self, owed: OwedNotice) -> None:
         room = owed.life.room
         siblings = self._by_room.get(room)
-        if siblings is None:
-            self._by_room[room] = [owed]
-        else:
+        if siblings is not None:
             siblings.append(owed)
+            if len(siblings) > CROWD:
+                self._crowds[room] = _crowd_of(self._by_room.pop(room))
+        elif room in self._crowds:
+            self._crowds[room].setdefault(owed.life, {})[owed.endpoint] = owed
+        else:
+            self._by_room[room] = [owed]
         self.count += 1
         self._expiries.add(owed)
 
@@ -51,8 +69,10 @@ class Ledger:
         by_room = self._by_room
         for owed in ended:
             room = owed.life.room
-            siblings = by_room[room]
-            if len(siblings) == 1:
+            siblings = by_room.get(room)
+            if siblings is None:
+                self._remove_from_crowd(owed)
+            elif len(siblings) == 1:
                 del by_room[room]
             else:
                 siblings.remove(owed)
@@ -70,3 +90,23 @@ class Ledger:
 
     def next_expiry(self) -> float | None:
         return self._expiries.next()
+
+    def _older_in_crowd(self, key: LifeKey) -> Iterable[dict[DecodeEndpoint, OwedNotice]]:
+        crowd = self._crowds.get(key.room, {})
+        return [theirs for life, theirs in crowd.items() if life.life < key.life and life.process == key.process]
+
+    def _remove_from_crowd(self, owed: OwedNotice) -> None:
+        crowd = self._crowds[owed.life.room]
+        theirs = crowd[owed.life]
+        del theirs[owed.endpoint]
+        if not theirs:
+            del crowd[owed.life]
+        if not crowd:
+            del self._crowds[owed.life.room]
+
+
+def _crowd_of(owed: Iterable[OwedNotice]) -> Crowd:
+    crowd: Crowd = {}
+    for one in owed:
+        crowd.setdefault(one.life, {})[one.endpoint] = one
+    return crowd

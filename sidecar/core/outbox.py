@@ -135,8 +135,8 @@ class Outbox:
 
     def void_older(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int, outcome: Outcome, now: float) -> None:
         """The endpoint spoke of this life of the room by fact `seq`: whatever older ones owed it by then is void."""
-        for owed in self._ledger.older(key):
-            if owed.endpoint == endpoint and owed.seq < seq:
+        for owed in self._ledger.older_of(key, endpoint):
+            if owed.seq < seq:
                 self._end(owed, outcome, now)
 
     def restarted(self, process: str, endpoint: DecodeEndpoint, session: str, now: float) -> None:
