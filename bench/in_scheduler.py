@@ -36,8 +36,8 @@ while stream.recv(65536): pass
 
 def in_scheduler(*, limit_s: float, sglang: str = "0.5.18") -> Figures:
     """`append`, `hand_over` and `given_up` are the plugin's; beside each hand-over a bare send of as many bytes, to
-    another process too. By the clock and, `cpu`, of the thread: a thread of Python's may lose the GIL to another for
-    milliseconds at any line.
+    another process too, and `nothing`, which is what taking the time takes. By the clock and, `cpu`, of the thread: a
+    thread of Python's may lose the GIL to another for milliseconds at any line.
     """
     with bare_reader() as path:
         spec = PairSpec.of(sglang=sglang, prefill={"env": {"PD_SHIM_TIMINGS": str(path)}})

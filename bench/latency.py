@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import zmq
+from msgspec import Struct, field
 
 from bench.running import Endpoints, RunningSidecar, connected_rank, decode_endpoints, percentile, running_sidecar
 from bench.samples import Samples, keep
@@ -19,38 +20,53 @@ FRAMES = [b"1", b"0", b"0"]
 
 
 def latency(*, starts: int, count: int, samples: Samples) -> dict[str, object]:
-    """`count` turns after each start. `storm`: the same while another rank's rooms end in bursts."""
-    relayed_s, direct_s, in_storm_s, direct_in_storm_s = [], [], [], []
+    """`count` turns after each start. `with_handshake`: the sidecar hears of the end and of the handshake together, as
+    when a request is given up within 0.2 s. `storm`: the same while another rank's rooms end in bursts.
+    """
+    alone, in_storm = Ways(), Ways()
     for _ in range(starts):
         with running_sidecar() as sidecar:
-            relayed, direct = _turns(sidecar, count)
+            _take_turns(sidecar, count, alone)
             with storm(sidecar.socket):
-                in_storm, direct_in_storm = _turns(sidecar, count)
-        relayed_s += relayed
-        direct_s += direct
-        in_storm_s += in_storm
-        direct_in_storm_s += direct_in_storm
-    keep(samples, relayed=relayed_s, direct_push=direct_s)
-    keep(samples, relayed_in_storm=in_storm_s, direct_push_in_storm=direct_in_storm_s)
-    return _compared(relayed_s, direct_s) | {"storm": _compared(in_storm_s, direct_in_storm_s)}
+                _take_turns(sidecar, count, in_storm)
+    keep(samples, relayed=alone.relayed_s, direct_push=alone.direct_s)
+    keep(samples, relayed_in_storm=in_storm.relayed_s, direct_push_in_storm=in_storm.direct_s)
+    return _compared(alone) | {"storm": _compared(in_storm)}
 
 
-def _turns(sidecar: RunningSidecar, count: int) -> tuple[list[float], list[float]]:
+class Ways(Struct):
+    """Seconds of each turn, by the way that a notice took."""
+
+    relayed_s: list[float] = field(default_factory=list)
+    with_handshake_s: list[float] = field(default_factory=list)
+    direct_s: list[float] = field(default_factory=list)
+
+
+def _take_turns(sidecar: RunningSidecar, count: int, ways: Ways) -> None:
     with connected_rank(sidecar.socket) as rank, decode_endpoints(1) as decode:
         endpoint = decode.addresses[0]
         context = zmq.Context()
         direct = context.socket(zmq.PUSH)
         direct.connect(f"tcp://{endpoint.host}:{endpoint.port}")
-        relayed_s, direct_s = [], []
-        for room in range(count + WARM_UP):
+
+        def relayed(room: int, *, is_heard: bool) -> float:
             life = rank.open(room)
             rank.meet(room, endpoint, "s")
+            if is_heard:
+                rank.emitter.flush()
             time.sleep(PACE_S)
-            relayed_s.append(_timed(lambda life=life: rank.release(life, "Aborted"), decode))
+            return _timed(lambda: rank.release(life, "Aborted"), decode)
+
+        taken = Ways()
+        for turn in range(count + WARM_UP):
+            taken.relayed_s.append(relayed(2 * turn, is_heard=True))
             time.sleep(PACE_S)
-            direct_s.append(_timed(lambda: direct.send_multipart(FRAMES), decode))
+            taken.direct_s.append(_timed(lambda: direct.send_multipart(FRAMES), decode))
+            taken.with_handshake_s.append(relayed(2 * turn + 1, is_heard=False))
         context.destroy(linger=0)
-    return relayed_s[WARM_UP:], direct_s[WARM_UP:]
+    ways.relayed_s += taken.relayed_s[WARM_UP:]
+    ways.direct_s += taken.direct_s[WARM_UP:]
+    ways.with_handshake_s += taken.with_handshake_s[WARM_UP:]
 
 
 def _timed(send: Callable[[], object], decode: Endpoints) -> float:
@@ -60,10 +76,15 @@ def _timed(send: Callable[[], object], decode: Endpoints) -> float:
     return time.perf_counter() - began
 
 
-def _compared(relayed_s: Sequence[float], direct_s: Sequence[float]) -> dict[str, object]:
-    relayed, straight = _shares(relayed_s), _shares(direct_s)
-    ratios = {f"{share}_ratio": round(relayed[f"{share}_us"] / straight[f"{share}_us"], 2) for share in ("p50", "p99")}
-    return {"relayed": relayed, "direct_push": straight, **ratios}
+def _compared(ways: Ways) -> dict[str, object]:
+    direct = _shares(ways.direct_s)
+    relayed, with_handshake = (_beside(times_s, direct) for times_s in (ways.relayed_s, ways.with_handshake_s))
+    return {"direct_push": direct, "with_handshake": with_handshake, **relayed}
+
+
+def _beside(times_s: Sequence[float], direct: dict[str, float]) -> dict[str, float]:
+    shares = _shares(times_s)
+    return shares | {f"{name[:3]}_ratio": round(value / direct[name], 2) for name, value in shares.items()}
 
 
 def _shares(seconds: Sequence[float]) -> dict[str, float]:

@@ -73,13 +73,15 @@ async def turns(
     return taken
 
 
-def ratio(taken: Sequence[Turn]) -> float:
-    """The other's median to the one's."""
-    return statistics.median(turn[1] for turn in taken) / statistics.median(turn[0] for turn in taken)
+def ratio(starts: Sequence[Sequence[Turn]]) -> float:
+    """The other's median to the one's: the geometric mean of what each start of the servers has given."""
+    return statistics.geometric_mean(
+        statistics.median(turn[1] for turn in taken) / statistics.median(turn[0] for turn in taken) for taken in starts
+    )
 
 
-def interval(taken: Sequence[Turn]) -> tuple[float, float]:
-    """95 % of the ratio, by bootstrap over turns."""
+def interval(starts: Sequence[Sequence[Turn]]) -> tuple[float, float]:
+    """95 % of the ratio, by bootstrap over the turns of each start."""
     draw = random.Random(0)  # noqa: S311 - not a secret
-    ratios = sorted(ratio(draw.choices(taken, k=len(taken))) for _ in range(RESAMPLES))
+    ratios = sorted(ratio([draw.choices(taken, k=len(taken)) for taken in starts]) for _ in range(RESAMPLES))
     return ratios[RESAMPLES // 40], ratios[-RESAMPLES // 40]
