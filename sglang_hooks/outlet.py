@@ -147,25 +147,27 @@ class Outlet:
             if not self._sending.acquire(blocking=False):
                 return True
             try:
-                self._is_stuck = not self._send_some()
-                if self._is_stuck:
+                if not self._send_some():
                     return False
             finally:
                 self._sending.release()
         return True
 
     def _send_some(self) -> bool:
+        """Whether all has gone. Whoever sends the last of it lets go of *stuck*, whichever thread waits for that."""
         stream = self._stream
         if stream is None:
+            self._is_stuck = True
             return False
         while self._part or self._has_next_batch():
             try:
                 sent = send_now(stream, self._part)
             except (BlockingIOError, InterruptedError):
+                self._is_stuck = True
                 self._ring()
                 return False
             except OSError as error:
-                self._given_up = True
+                self._is_stuck = self._given_up = True
                 self.traffic.last_failure = f"the stream broke: {error}"
                 return False
             self._part = self._part[sent:]
@@ -173,7 +175,7 @@ class Outlet:
         if self._must_ring or self._unrung >= RING_EVERY:
             self._must_ring = False
             self._ring()
-        self._is_replaying = False
+        self._is_replaying = self._is_stuck = False
         return True
 
     def _ring(self) -> None:

@@ -142,8 +142,8 @@ def test_a_sidecar_that_does_not_read_is_waited_for_without_trying_again_and_aga
 def test_what_is_posted_while_the_emitter_thread_catches_up_is_sent_by_it(
     make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its last send and its letting go of *stuck* another thread posts and, seeing *stuck*, leaves it at that.
-    No later fact and no ring comes to the rescue."""
+    """Between its last send and its letting go another thread posts, finds it sending, and leaves it at that. No later
+    fact and no ring comes to the rescue."""
     with ScriptedSidecar(socket_path) as sidecar:
         rank = make_rank(started=True)
         sidecar.meet()
@@ -157,8 +157,9 @@ def test_what_is_posted_while_the_emitter_thread_catches_up_is_sent_by_it(
         send_some, posted, rung = emitter._send_some, threading.Event(), threading.Event()  # noqa: SLF001
 
         def send_and_be_overtaken() -> bool:
+            was_stuck = emitter._is_stuck  # noqa: SLF001
             took_all = send_some()
-            if took_all and emitter._is_stuck and not posted.is_set():  # noqa: SLF001
+            if took_all and was_stuck and not posted.is_set():
                 other = threading.Thread(target=lambda: rank.release(rank.open(room), "the last one"))
                 other.start()
                 other.join(LIMIT_S)
@@ -174,6 +175,34 @@ def test_what_is_posted_while_the_emitter_thread_catches_up_is_sent_by_it(
         told = sidecar.hear(2 * (room + 1))
         assert [fact.cause for fact in told if isinstance(fact, RoomConcluded)][-1] == "the last one"
         assert not rung.is_set()
+
+
+def test_after_a_success_took_what_was_stuck_nothing_is_left_to_the_emitter_thread(
+    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel was full; before the emitter thread has its turn there is room, and a transfer worker sends all. That
+    thread finds nothing to wait for: the next fact must not wait for it."""
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        monkeypatch.setattr(rank.emitter._wake, "ring", lambda: None)  # noqa: SLF001 - its thread is late
+        sidecar._reads.clear()  # noqa: SLF001 - our own double
+        room = 0
+        while not rank.emitter._is_stuck:  # noqa: SLF001 - what it is about
+            rank.release(rank.open(room), "Aborted")
+            room += 1
+        last = [rank.open(room + 1), rank.open(room + 2)]
+        sidecar.read_on()
+        sidecar.hear(2 * room - 2)  # all but what is stuck
+        rank.succeeded(last[0])
+        sidecar.hear(2 * room + 3)
+
+        rank.release(last[1], "the last one")
+
+        told = sidecar.hear(2 * room + 4)
+        assert isinstance(told[-1], RoomConcluded)
+        assert told[-1].cause == "the last one"
 
 
 def test_a_success_is_in_the_kernel_before_it_is_pushed(make_rank: MakeRank, socket_path: Path) -> None:
