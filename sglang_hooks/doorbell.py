@@ -31,9 +31,16 @@ def receive(stream: socket.socket, limit: int) -> tuple[bytes, Doorbell | None]:
     doorbell = None
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-        if doorbell is None and os.readlink(f"/proc/self/fd/{descriptor}") == EVENTFD:
+        if doorbell is None and _is_eventfd(descriptor):
             os.set_blocking(descriptor, False)
             doorbell = Doorbell(descriptor)
         else:
             os.close(descriptor)
     return received, doorbell
+
+
+def _is_eventfd(descriptor: int) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}") == EVENTFD
+    except OSError:
+        return False  # there is no /proc to ask

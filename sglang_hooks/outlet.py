@@ -25,7 +25,7 @@ REPLAY_LIMIT_S = 1.0
 LOOK_MS = 20
 
 RING_EVERY = 64
-"""Sends that may lie unread. The kernel takes 277 small ones before a reader has to come (`net.core.wmem_default`)."""
+"""Sends that may lie unread. The kernel takes 278 small ones before a reader has to come (`net.core.wmem_default`)."""
 
 
 class Outlet:
@@ -105,17 +105,17 @@ class Outlet:
     ) -> int:
         """How many facts are replayed; `replay` is called with the lock held."""
         with self._lock:
+            replayed = list(replay())
             self._unsent.clear()
+            self._unsent.extend(replayed)
+            self._unsent_limit = UNSENT_LIMIT + len(replayed)
             self._part = b""
             self._given_up = self._overflowed = self._is_stuck = False
-            self._stream, self._doorbell = stream, doorbell
-            self._unsent.extend(replay())
             self._is_replaying = True
-            replayed = len(self._unsent)
-            self._unsent_limit = UNSENT_LIMIT + replayed
+            self._stream, self._doorbell = stream, doorbell
             self.post = self._unsent.append
         self.flush()
-        return replayed
+        return len(replayed)
 
     def _close_outlet(self) -> None:
         stream = self._stream

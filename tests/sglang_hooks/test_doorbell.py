@@ -158,6 +158,19 @@ def test_a_doorbell_that_got_lost_is_done_without(make_rank: MakeRank, socket_pa
         assert "doorbell" in rank.emitter.traffic.last_failure
 
 
+def test_where_nobody_can_say_what_a_descriptor_is_it_is_done_without(
+    make_rank: MakeRank, socket_path: Path, bell: Bell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_proc(path: str) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("sglang_hooks.doorbell.os.readlink", no_proc)
+    with ScriptedSidecar(socket_path, first_reply=LISTENS, handed_out=bell.descriptor) as sidecar:
+        make_rank(started=True)
+
+        assert not sidecar.meet(2).rings
+
+
 def test_a_descriptor_that_is_no_doorbell_is_not_written_to(make_rank: MakeRank, socket_path: Path) -> None:
     """A full pipe would block the thread that rings."""
     read, write = os.pipe()
