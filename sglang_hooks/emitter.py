@@ -145,9 +145,7 @@ class Emitter(Outlet):
     def _serve(self, stream: socket.socket, reader: FrameReader[Reply]) -> None:
         poll = select.poll()
         poll.register(self._wake.descriptor, select.POLLIN)
-        while not (
-            self._stopping.is_set() or self._given_up or (self._overflowed and not (self._unsent or self._part))
-        ):
+        while not (self._stopping.is_set() or self._given_up or self._has_lost_some()):
             wanted = select.POLLIN | (select.POLLOUT if self._unsent or self._part else 0)
             poll.register(stream, wanted)
             for descriptor, events in poll.poll(None if self.carrier is None else LOOK_EVERY_MS):
@@ -156,8 +154,8 @@ class Emitter(Outlet):
                 elif events & ~select.POLLOUT and not self._receive(stream, reader):
                     return
             self._look()
-            self._turn_away_if_full()
             self._send_in_turn()  # without a ring, which would end the next poll at once, and so on
+            self._turn_away_if_full()
 
     def _receive(self, stream: socket.socket, reader: FrameReader[Reply]) -> bool:
         try:

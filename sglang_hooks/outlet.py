@@ -54,6 +54,7 @@ class Outlet:
         self._wake = Wake()
         self._given_up = False
         self._overflowed = False
+        self._dropped_before = 0
         self._unsent_limit = UNSENT_LIMIT
 
     @property
@@ -131,10 +132,21 @@ class Outlet:
                 self._doorbell = None
 
     def _turn_away_if_full(self) -> None:
+        """Without the lock, which one thread after another may take before this one gets it."""
         if len(self._unsent) > self._unsent_limit and not self._overflowed:
-            with self._lock:
-                self._overflowed = True
-                self.post = self._turn_away
+            self._overflowed, self._dropped_before = True, self.traffic.facts_dropped
+            self.post = self._turn_away
+
+    def _has_lost_some(self) -> bool:
+        """The stream has taken all that was queued, and that was not all: the next one's replay must tell the rest. If
+        nobody came meanwhile there is no rest."""
+        if not self._overflowed or self._unsent or self._part:
+            return False
+        with self._lock:
+            if self.traffic.facts_dropped == self._dropped_before:
+                self._overflowed = False
+                self.post = self._unsent.append
+        return self._overflowed
 
     def _turn_away(self, _: Fact) -> None:
         self.traffic.facts_dropped += 1

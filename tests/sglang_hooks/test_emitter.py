@@ -108,6 +108,29 @@ def test_a_sidecar_that_does_not_read_blocks_nobody(
         assert [record.levelname for record in caplog.records if "did not read" in record.message] == ["WARNING"]
 
 
+def test_a_queue_that_was_full_when_nobody_came_has_lost_nothing(make_rank: MakeRank, socket_path: Path) -> None:
+    """Found full by the emitter thread, and taken by the sidecar before the next fact: no new stream is needed."""
+    with ScriptedSidecar(socket_path) as sidecar:
+        rank = make_rank(started=True)
+        sidecar.meet()
+        wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+        emitter = rank.emitter
+        with emitter._sending:  # noqa: SLF001 - it is found full
+            for room in range(3):
+                rank.open(room)
+            emitter._unsent_limit = 2  # noqa: SLF001
+            emitter._turn_away_if_full()  # noqa: SLF001
+            assert not emitter.is_open
+        emitter.flush()
+        sidecar.hear(3)
+        emitter._wake.ring()  # noqa: SLF001 - its thread looks
+
+        wait_until(lambda: emitter.is_open, "it is not open again")
+        rank.release(rank.open(3), "Aborted")
+        assert isinstance(sidecar.hear(5)[-1], RoomConcluded)
+        assert (emitter.traffic.connects, emitter.traffic.facts_dropped) == (1, 0)
+
+
 def test_a_sidecar_that_does_not_read_is_waited_for_without_trying_again_and_again(
     make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
