@@ -9,7 +9,7 @@ import pytest
 
 from sglang_hooks.outlet import RING_EVERY
 from sglang_hooks.rank import Rank
-from sidecar.model import PROTOCOL, DecodeEndpoint, RoomConcluded, Welcome
+from sidecar.model import PROTOCOL, DecodeEndpoint, RoomConcluded, TerminalStatus, Welcome
 from tests.sglang_hooks.doubles import LIMIT_S, Bell, ScriptedSidecar
 from tests.sglang_hooks.test_emitter import wait_until
 
@@ -107,7 +107,7 @@ def test_what_another_thread_has_sent_is_rung_for_by_who_posted_it(
     life = rank.open(1)
     rank.meet(1, D1, "s")
     with rank.lock:
-        rank.emitter.post(rank.conclusion(life, RoomConcluded.__annotations__["status"].FAILED))
+        rank.emitter.post(rank.conclusion(life, TerminalStatus.FAILED))
     rank.emitter.flush(wakes=False)
     sidecar.hear(3)
     assert bell.rings() == 0
@@ -196,9 +196,7 @@ def test_a_sidecar_without_a_doorbell_is_written_to_as_ever(make_rank: MakeRank,
         assert len(sidecar.hear(2)) == 2
 
 
-def test_the_doorbell_goes_with_its_stream(
-    rank: Rank, sidecar: ScriptedSidecar, bell: Bell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_doorbell_goes_with_its_stream(rank: Rank, sidecar: ScriptedSidecar, bell: Bell) -> None:
     before = len(os.listdir("/proc/self/fd"))
     sidecar.drop()
     sidecar.meet(2)
