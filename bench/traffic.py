@@ -1,61 +1,83 @@
-"""What the plugin costs normal traffic, on real engines: `python -m bench.traffic [--minutes 4] [--sglang 0.5.18]`.
+"""What the plugin costs normal traffic, on a real pair: `python -m bench.traffic [--minutes 6] [--sglang 0.5.18]`.
 
-Two prefill servers, stock and with the plugin, share one decode server and one machine, and take turns: request by
-request for the time to the first token, burst by burst for throughput.
+Of a prefill server the plugin's hooks are taken out and put in again, request by request for the time to the first
+token, burst by burst for throughput.
 """
 
 import asyncio
+import functools
 import json
 import statistics
 import time
+from pathlib import Path
 
 from bench.asked import asked
-from bench.turns import Turn, first_tokens, interval, players, ratio, turns
+from bench.switched import Switch, in_turns, switched_spec
+from bench.turns import WARM_UP, Turn, first_token_s, interval, ratio
 from tests.demo.stage import prompt
 from tests.pair.cores import prefill_apart
 from tests.pair.running import Pair, running_pair
-from tests.pair.side import PairSpec
 from tests.pair.traffic import Client, Order
+
+PROMPTS = {200: 0.15, 1_000: 0.25, 4_000: 0.4}
+"""Tokens, and the share of the time that each has."""
+
+CLAIMED = 4_000
+"""Prefill and decode are put apart for long prompts. A request costs the plugin the same whatever its length."""
 
 BURST = 8
 BURST_TOKENS = 1_000
+BURST_SHARE = 0.2
 
 Figures = dict[str, object]
 
 
 def traffic(*, limit_s: float, sglang: str = "0.5.18") -> Figures:
-    """`throughput_ratio`, `ttft_p50_ratio`: of the plugin to stock, each with its 95 % interval, from as many turns as
-    half of `limit_s` has room for. `of_start`: in each of two starts. Two stock servers can differ by some per cent,
-    mostly the one that was started later is slower, so each is that once.
+    """`throughput_ratio`, `ttft_p50_ratio`: of the plugin to stock, each with its 95 % interval. `ttft`: by the tokens
+    of a prompt.
+
+    The sidecar reads what it is told at its own time, in either half. So all that it takes for a request is added to
+    the time with the plugin, as if the request had waited for it.
     """
-    firsts, bursts = [], []
-    for is_stock_first in (True, False):
-        first, burst = _one_start(sglang, limit_s=limit_s / 2, is_stock_first=is_stock_first)
-        firsts.append(first)
-        bursts.append(burst)
-    return _named("ttft_p50", firsts) | _named("burst", bursts) | _throughput(bursts)
+    with running_pair(switched_spec(sglang), "traffic") as pair, prefill_apart([pair]):
+        return asyncio.run(_play(pair, limit_s))
 
 
-def _one_start(sglang: str, *, limit_s: float, is_stock_first: bool) -> tuple[list[Turn], list[Turn]]:
-    """Turns of stock and the plugin, in this order whichever was started first."""
-    stock = PairSpec.of(sglang=sglang, plugin=False)
-    ours = PairSpec.of(sglang=sglang, plugin=False, prefill={"plugin": True})
-    named = [("traffic-stock", stock), ("traffic-plugin", ours)]
-    (name, spec), (other_name, other_spec) = named if is_stock_first else named[::-1]
-    with (
-        running_pair(spec, name) as one,
-        running_pair(other_spec, other_name, decode=one.decode) as other,
-        prefill_apart([one, other]),
-    ):
-        pairs = (one, other) if is_stock_first else (other, one)
-        return asyncio.run(_play(*pairs, limit_s=limit_s / 2))
+async def _play(pair: Pair, limit_s: float) -> Figures:
+    sidecar = pair.sidecar_pid()
+    if sidecar is None:
+        raise RuntimeError("no sidecar serves the pair")
+    async with Client(pair) as client:
+        switch = Switch(pair, client)
+        for _ in range(WARM_UP):
+            await first_token_s(client)
+        began_s = _cpu_s(sidecar)
+        firsts = {
+            tokens: await in_turns(
+                switch, client, functools.partial(first_token_s, tokens=tokens), limit_s=limit_s * share
+            )
+            for tokens, share in PROMPTS.items()
+        }
+        spent_s = (_cpu_s(sidecar) - began_s) / sum(map(len, firsts.values()))
+        bursts = await in_turns(switch, client, _burst_s, limit_s=limit_s * BURST_SHARE)
+    ttft = {str(tokens): _named(_with(taken, spent_s)) for tokens, taken in firsts.items()}
+    claimed, burst = ttft[str(CLAIMED)], _named(bursts)
+    return {
+        "ttft_p50_ratio": claimed["ratio"],
+        "ttft_p50_ratio_95": claimed["ratio_95"],
+        "ttft": ttft,
+        "sidecar_us_a_request": round(spent_s * 1e6, 1),
+        "burst": burst,
+        **_throughput(bursts),
+    }
 
 
-async def _play(stock: Pair, ours: Pair, *, limit_s: float) -> tuple[list[Turn], list[Turn]]:
-    async with players(stock, ours) as (one, other):
-        firsts = await first_tokens(one, other, limit_s=limit_s)
-        bursts = await turns(_burst_s, one, other, limit_s=limit_s)
-    return firsts, bursts
+def _cpu_s(process: int) -> float:
+    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{process}/task").glob("*/schedstat")) / 1e9
+
+
+def _with(taken: list[Turn], spent_s: float) -> list[Turn]:
+    return [(stock, ours + spent_s) for stock, ours in taken]
 
 
 async def _burst_s(client: Client) -> float:
@@ -68,30 +90,28 @@ async def _burst_s(client: Client) -> float:
     return time.monotonic() - began
 
 
-def _named(name: str, starts: list[list[Turn]]) -> Figures:
-    taken = [turn for start in starts for turn in start]
-    low, high = interval(starts)
+def _named(taken: list[Turn]) -> Figures:
+    low, high = interval([taken])
     return {
-        f"{name}_turns": len(taken),
-        f"{name}_stock_ms": round(1000 * statistics.median(turn[0] for turn in taken), 2),
-        f"{name}_plugin_ms": round(1000 * statistics.median(turn[1] for turn in taken), 2),
-        f"{name}_ratio": round(ratio(starts), 4),
-        f"{name}_ratio_95": [round(low, 4), round(high, 4)],
-        f"{name}_ratio_of_start": [round(ratio([start]), 4) for start in starts],
+        "turns": len(taken),
+        "stock_ms": round(1000 * statistics.median(turn[0] for turn in taken), 2),
+        "plugin_ms": round(1000 * statistics.median(turn[1] for turn in taken), 2),
+        "ratio": round(ratio([taken]), 4),
+        "ratio_95": [round(low, 4), round(high, 4)],
     }
 
 
-def _throughput(bursts: list[list[Turn]]) -> Figures:
+def _throughput(bursts: list[Turn]) -> Figures:
     """Requests in a second: the inverse of the time that a burst takes."""
-    low, high = interval(bursts)
+    low, high = interval([bursts])
     return {
-        "throughput_ratio": round(1 / ratio(bursts), 4),
+        "throughput_ratio": round(1 / ratio([bursts]), 4),
         "throughput_ratio_95": [round(1 / high, 4), round(1 / low, 4)],
     }
 
 
 def main() -> None:
-    words = asked("python -m bench.traffic", minutes=4.0)
+    words = asked("python -m bench.traffic", minutes=6.0)
     print(json.dumps(traffic(limit_s=words.minutes * 60, sglang=words.sglang), indent=2))
 
 

@@ -2,7 +2,6 @@
 not is stopped: an idle one spins, and would take half of the core that they share.
 """
 
-import asyncio
 import contextlib
 import random
 import statistics
@@ -35,14 +34,16 @@ async def players(one: Pair, other: Pair) -> AsyncIterator[tuple[Player, Player]
         yield Player(first, one.prefill.scheduler_pids()), Player(second, other.prefill.scheduler_pids())
 
 
-async def first_token_s(client: Client) -> float:
-    """As decode's client has it, which waits for the Success. One token is asked for: the answer is the first token."""
+async def first_token_s(client: Client, *, tokens: int = TOKENS) -> float:
+    """Until decode's client has it, which waits for the Success. One token is asked for: that answer is the first."""
     began = time.monotonic()
-    sent = client.send(Order(text=prompt(TOKENS), max_new_tokens=1))
-    answers = await asyncio.gather(sent.prefill, sent.decode)
+    sent = client.send(Order(text=prompt(tokens), max_new_tokens=1))
+    answers = [await sent.decode]
+    took_s = time.monotonic() - began
+    answers.append(await sent.prefill)
     if not all(answer.is_good for answer in answers):
         raise RuntimeError(f"an answer to normal traffic was bad: {answers}")
-    return time.monotonic() - began
+    return took_s
 
 
 async def first_tokens(one: Player, other: Player, *, limit_s: float) -> list[Turn]:

@@ -9,6 +9,9 @@ from types import FrameType
 
 
 def register() -> None:
+    from pd_sidecar_shim import switch  # noqa: PLC0415 - it imports the engine
+
+    switch.apply()
     if not _is_scheduler():
         return  # the HTTP process, and from 0.5.22 the detokenizer too
     from pd_sidecar_shim import cpu, scheduling, sockets, stages, tables, threads, timings, transfers  # noqa: PLC0415 - these import the engine
