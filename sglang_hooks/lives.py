@@ -78,12 +78,22 @@ class LifeTable:
     def find_open(self, room: int) -> Life | None:
         return self._open.get(room)
 
+    def is_served(self, room: int) -> bool:
+        """A life is open that may still fail."""
+        life = self._open.get(room)
+        return life is not None and not life.succeeded
+
+    def knows_an_end(self, room: int) -> bool:
+        """Of no use for a decision but this: if not, it has not ended, as far as anybody here has said. Needs no lock
+        around it."""
+        return room in self._last_end or room in self._tombstones
+
     def has_ended(self, room: int, *, now: float) -> bool:
         """No life is open and the last one failed. A room that nobody has ended is early, not late."""
         if room in self._open:
             return False
         self.expire(now=now)
-        return room in self._last_end or room in self._tombstones
+        return self.knows_an_end(room)
 
     def last_end(self, room: int, *, now: float) -> Life | None:
         """The ended life that a late message belongs to; an evicted record comes back from its tombstone. None: not
@@ -97,8 +107,8 @@ class LifeTable:
             self._keep_record(life)
         return life
 
-    def meet_early(self, room: int, endpoint: DecodeEndpoint, session: str, *, seq: int, now: float) -> Life:
-        """Decode came before prefill's own request: the room's next life, which `open` gives later."""
+    def meet_early(self, room: int, *, now: float) -> Life:
+        """Decode comes before prefill's own request: the room's next life, which `open` gives later."""
         life = self._early.get(room)
         if life is None:
             life = self._early[room] = self._next_life(room)
@@ -106,7 +116,6 @@ class LifeTable:
             if len(self._early) > EARLY_LIMIT:
                 self._early.popitem(last=False)
                 self.losses.early_evicted += 1
-        life.join(endpoint, session, seq=seq, at_s=now)
         return life
 
     def find_early(self, room: int) -> Life | None:
@@ -157,7 +166,8 @@ class LifeTable:
         if self._open.get(life.room) is life:
             del self._open[life.room]
         if not life.succeeded:
-            self.expire(now=now)
+            if now >= self._expires_from_s:
+                self._expire(now)
             self._keep_record(life)
 
     def find(self, room: int, number: int) -> Life | None:
@@ -219,23 +229,25 @@ class LifeTable:
 
     def _keep_record(self, life: Life) -> None:
         self._records[life.number] = life
-        self._expires_from_s = min(self._expires_from_s, life.concluded_at_s + self._ttl_s)
+        expires_at_s = life.concluded_at_s + self._ttl_s
+        self._expires_from_s = min(self._expires_from_s, expires_at_s)
         opened = self._open.get(life.room)
         is_last = opened is None or (opened.succeeded and opened.number < life.number)
         if is_last and life.room not in self._early:
             self._last_end[life.room] = life
         if len(self._records) > self._record_limit:
-            evicted = self._least_missed()
-            self.losses.records_evicted += 1
-            self.losses.owed_evicted += evicted.owes
-            if self._drop_record(evicted):
-                self._bury(evicted)
+            self._evict_record()
 
-    def _least_missed(self) -> Life:
-        """Of the oldest records one that owes nothing, if there is one: a late decode will still be told, though not
-        the cause."""
-        oldest = list(islice(self._records.values(), _SEARCH))
-        return next((life for life in oldest if not life.owes), oldest[0])
+    def _evict_record(self) -> None:
+        """Of the oldest one that owes nothing, if there is one: a late decode will still be told, though not the
+        cause."""
+        evicted = oldest = next(iter(self._records.values()))
+        if oldest.owes:
+            evicted = next((life for life in islice(self._records.values(), _SEARCH) if not life.owes), oldest)
+            self.losses.owed_evicted += evicted is oldest
+        self.losses.records_evicted += 1
+        if self._drop_record(evicted):
+            self._bury(evicted)
 
     def _drop_record(self, life: Life) -> bool:
         """Whether its room had seen nothing since."""

@@ -199,12 +199,7 @@ class Rank(RankBook):
         """The life will not succeed unless it already has. The first cause stands. Answers whether this was the
         first call."""
         with self.lock:
-            if life.ending:
-                return False
-            life.ending, life.ending_since_s = True, self.clock()
-            if not life.cause:
-                life.cause, life.http_status = causes.shortened(cause), http_status
-            return True
+            return self._begin_end(life, cause, http_status)
 
     def name_cause(self, life: Life, cause: str, http_status: int = 0) -> None:
         """A cause known before the end begins; a later one does not replace it."""
@@ -224,8 +219,8 @@ class Rank(RankBook):
 
     def release(self, life: Life, cause: str, http_status: int = 0) -> None:
         """The engine lets go of the life. It is concluded now, or by the worker that finishes its last chunk."""
-        self.begin_end(life, cause, http_status)
         with self.lock:
+            self._begin_end(life, cause, http_status)
             life.released = True
             self.conclude_if_drained(life)
         self.emitter.flush(wakes=False)  # an end was rung for where it was told; a request that went well has none
@@ -242,8 +237,8 @@ class Rank(RankBook):
 
     def is_superseded(self, life: Life) -> bool:
         """A newer life of the same room is open: the engine's tables belong to that one."""
-        with self.lock:
-            return self._newer(life) is not None
+        opened = self.table.find_open(life.room)  # one look, which no lock makes newer
+        return opened is not None and opened is not life
 
     def is_taken_over(self, life: Life, endpoint: DecodeEndpoint) -> bool:
         """The endpoint takes part in a newer life of the room, and would take a word about this one for that."""
@@ -256,6 +251,8 @@ class Rank(RankBook):
     def purge_if_ended(self, room: int, purge: Callable[[], bool]) -> bool:
         """Runs `purge` if the room has ended and no life of it is open, and passes on its answer. Not while the engine
         has a message for that room in hand: it will be purged after it."""
+        if not self.table.knows_an_end(room):
+            return False
         with self.lock:
             if self.senderless.in_hand == room:
                 return False
@@ -284,6 +281,14 @@ class Rank(RankBook):
             }
 
     # -- the lock is held
+
+    def _begin_end(self, life: Life, cause: str, http_status: int) -> bool:
+        if life.ending:
+            return False
+        life.ending, life.ending_since_s = True, self.clock()
+        if not life.cause:
+            life.cause, life.http_status = causes.shortened(cause), http_status
+        return True
 
     def _newer(self, life: Life) -> Life | None:
         found = self.table.find_open(life.room)

@@ -6,9 +6,9 @@ from typing import TypeGuard
 
 from sglang_hooks import facts
 from sglang_hooks.emitter import Emitter
-from sglang_hooks.lives import Life, LifeTable, Verdict
+from sglang_hooks.lives import Joined, Life, LifeTable, Verdict
 from sglang_hooks.rank_counts import RankCounts
-from sidecar.model import DecodeEndpoint, RoomConcluded, TerminalStatus
+from sidecar.model import DecodeEndpoint, DecodeHandshake, RoomConcluded, TerminalStatus
 
 # Members of an enum are looked up on its class, which costs as much as a call.
 _SUCCESS, _FAILED = Verdict.SUCCESS, Verdict.FAILED
@@ -71,16 +71,20 @@ class RankBook:
             life = self.table.find_early(room)
             if self.has_no_place(life, endpoint):
                 return life
-            life = self.table.meet_early(room, endpoint, session, seq=self.seq(), now=at_s)
+            life = self.table.meet_early(room, now=at_s)
         elif self.has_no_place(life, endpoint):
             return life
-        else:
-            if life.concluded:
-                self.counts.late_handshakes += 1
-                self.emitter.post(self.conclusion(life, TerminalStatus.FAILED))
-            life.join(endpoint, session, seq=self.seq(), at_s=at_s)
-        self.emitter.post(facts.handshake_fact(life, endpoint))
+        elif life.concluded:
+            self.counts.late_handshakes += 1
+            self.emitter.post(self.conclusion(life, TerminalStatus.FAILED))
+        self.join_known(life, endpoint, session, at_s=at_s)
         return life
+
+    def join_known(self, life: Life, endpoint: DecodeEndpoint, session: str, *, at_s: float) -> None:
+        """A life that has place for it."""
+        self.last_seq = seq = self.last_seq + 1
+        life.endpoints[endpoint] = Joined(session, seq, at_s)
+        self.emitter.post(DecodeHandshake(seq, life.room, life.number, endpoint, session))
 
     def has_no_place(self, life: Life | None, endpoint: DecodeEndpoint) -> TypeGuard[Life]:
         """Then nobody can tell the endpoint; its own timeout stands."""

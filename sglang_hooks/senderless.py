@@ -52,8 +52,14 @@ class Senderless:
         """Whether stock must not see the handshake: not now, or never. `endpoint` is None for a dummy."""
         book = self._book
         with book.lock:
-            held = Held(room, endpoint, session, frames, book.clock())
-            is_kept = self._is_held(held) or self._is_past(held)
+            at_s, opened = book.clock(), book.table.find_open(room)
+            if opened is not None and endpoint is not None and not opened.succeeded:  # mostly
+                is_kept = opened.ending
+                if not book.has_no_place(opened, endpoint):
+                    book.join_known(opened, endpoint, session, at_s=at_s)
+            else:
+                held = Held(room, endpoint, session, frames, at_s)
+                is_kept = self._is_held(held) or self._is_past(held)
             if not is_kept:
                 self.in_hand = room
         book.emitter.flush(wakes=is_kept)  # of an open room nobody is owed anything yet
@@ -73,10 +79,12 @@ class Senderless:
 
     def put_down(self) -> None:
         """Stock has handled the last message."""
+        if self.in_hand is None:
+            return
         with self._book.lock:
             room, self.in_hand = self.in_hand, None
-            sessions = self._to_take_out.pop(room, None) if room is not None else None
-            if room is not None and sessions and self.tables is not None:
+            sessions = self._to_take_out.pop(room, None) if self._to_take_out else None
+            if sessions and self.tables is not None:
                 self.tables.take_out(room, sessions)
 
     def judge_overdue(self) -> None:
@@ -152,10 +160,6 @@ class Senderless:
     def _ask(self, room: int) -> None:
         self._book.emitter.post(RoomQueried(self._book.seq(), room))
 
-    def _is_served(self, room: int) -> bool:
-        opened = self._book.table.find_open(room)
-        return opened is not None and not opened.succeeded
-
     def _judge_held(self, word: RoomEnded) -> None:
         held = self.doubts.take(word.room)
         if not held:
@@ -198,7 +202,7 @@ class Senderless:
         table = self._book.table
         if word.refused_until_s <= 0.0:
             return
-        if self._is_served(word.room):
+        if table.is_served(word.room):
             self._book.counts.refusals_of_others += 1
             return
         ended = table.split_early(word.room, word.refused_until_s)

@@ -38,7 +38,9 @@ class ControlMessages:
         self._manager = manager
         self._rank = rank
         self._stock = stock or prefill_stock(manager)
-        self._thread = threading.local()
+        self._looks_sessions_up = self._stock.family is not Family.MORI
+        self._guarded: tuple[int, int] | None = None  # the thread that handles a message, and a room it must not fail
+        self._joined_room: int | None = None  # of the message that stock has in hand
         self._dropped = Dropped(rank.counts.junk, where="prefill's control socket")
         self._released = Wake()
         rank.senderless.tables = EngineTables(manager)
@@ -60,16 +62,16 @@ class ControlMessages:
 
     def is_guarded(self, room: int) -> bool:
         """Whether the message that this thread is handling must not fail `room`."""
-        return bool(getattr(self._thread, "guarded_room", None) == room)
+        guarded = self._guarded
+        return guarded is not None and guarded == (threading.get_ident(), room)
 
     @contained(otherwise=None)
     def _after_last(self) -> None:
         """Stock has handled the last message. A life may have ended between our look at it and stock's: nothing may
         stay of it."""
-        self._thread.guarded_room = None
+        self._guarded = None
         self._rank.senderless.put_down()
-        room = getattr(self._thread, "joined_room", None)
-        self._thread.joined_room = None
+        room, self._joined_room = self._joined_room, None
         if room is not None and self._rank.purge_if_ended(room, lambda: purge_tables(self._manager, room)):
             self._rank.counts.revivals_purged += 1
 
@@ -83,9 +85,9 @@ class ControlMessages:
             if frames is not None:
                 message = read_for_prefill(list(frames), self._stock)
                 if isinstance(message, Metadata):
-                    self._thread.joined_room = message.room
+                    self._joined_room = message.room
                 return list(frames)
-            if not len(senderless.doubts) or self._is_message_here():
+            if not senderless.doubts or self._is_message_here():
                 return None
             senderless.judge_overdue()
 
@@ -109,15 +111,15 @@ class ControlMessages:
     def _keep_back(self, frames: Frames) -> bool:
         message = read_for_prefill(frames, self._stock)
         match message:
+            case Metadata():  # mostly
+                return self._keep_back_metadata(message, frames)
             case Junk(reason):
                 return self._drop(reason, frames)
             case Registration():
                 return self._keep_back_registration(message, frames)
-            case Metadata():
-                return self._keep_back_metadata(message, frames)
             case Abort(room, endpoint):
                 if endpoint is not None and self._rank.decode_aborted(room, endpoint):
-                    self._thread.guarded_room = room
+                    self._guarded = threading.get_ident(), room
                 return False
             case Watermark():
                 return is_without_staging(self._manager) and self._drop(Reason.MISMATCHED, frames)
@@ -143,19 +145,17 @@ class ControlMessages:
     def _keep_back_metadata(self, message: Metadata, frames: Frames) -> bool:
         if message.is_dummy:
             is_kept = self._rank.meet_dummy(message.room, frames)
-        elif has_never_registered(self._manager, self._stock.family, message.session):
+        elif self._looks_sessions_up and has_never_registered(self._manager, message.session):
             return self._drop(Reason.MISMATCHED, frames)
         else:
             is_kept = self._rank.meet(message.room, message.endpoint, message.session, frames)
         if not is_kept:
-            self._thread.joined_room = message.room
+            self._joined_room = message.room
         return is_kept
 
 
-def has_never_registered(manager: Any, family: Family, session: str) -> bool:
+def has_never_registered(manager: Any, session: str) -> bool:
     """Mooncake's and NIXL's transfer workers look it up without asking, and one of Mooncake's ends over it."""
-    if family is Family.MORI:
-        return False
     known = getattr(manager, "decode_kv_args_table", None)
     return known is not None and session not in known
 

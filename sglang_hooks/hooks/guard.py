@@ -7,7 +7,7 @@ from sglang_hooks.dropped import Dropped, no_junk
 from sglang_hooks.hooks.control import has_never_registered, is_without_staging, prefill_stock
 from sglang_hooks.hooks.gate import Frames, Gate
 from sglang_hooks.messages.prefill import read_for_prefill
-from sglang_hooks.messages.values import Junk, Metadata, Reason, Watermark
+from sglang_hooks.messages.values import Family, Junk, Metadata, Reason, Watermark
 
 
 class PrefillGuard:
@@ -34,8 +34,8 @@ class PrefillGuard:
             case Junk(reason):
                 return reason
             case Metadata(session=session, is_dummy=False):
-                unknown = has_never_registered(self._manager, self._stock.family, session)
-                return Reason.MISMATCHED if unknown else None
+                looks_up = self._stock.family is not Family.MORI
+                return Reason.MISMATCHED if looks_up and has_never_registered(self._manager, session) else None
             case Watermark() if is_without_staging(self._manager):
                 return Reason.MISMATCHED
             case _:

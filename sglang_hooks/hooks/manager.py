@@ -52,18 +52,17 @@ def _may_take(manager: Any, room: int, status: int) -> bool:
     rank = rank_of(manager)
     if rank is None:
         return True
-    older = _older_life_in_hand(rank, room)
-    if older is not None:
+    life, in_hand = rank.table.find_open(room), life_in_hand()
+    if in_hand is not None and in_hand is not life and (older := _older_life_in_hand(rank, room)) is not None:
         if status == SUCCESS:
             rank.succeeded(older)
         return False
-    messages: ControlMessages = manager.__dict__["_pd_sidecar_messages"]
     if status == FAILED:
+        messages: ControlMessages = manager.__dict__["_pd_sidecar_messages"]
         return not messages.is_guarded(room)
-    life = rank.table.find_open(room)
     if status == SUCCESS:
         if life is not None:
-            rank.succeeded(life, may_wait=life_in_hand() is not None)
+            rank.succeeded(life, may_wait=in_hand is not None)
             return True
         return not rank.is_late(room)
     return not life.ending if life is not None else not rank.is_late(room)

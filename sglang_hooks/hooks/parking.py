@@ -25,7 +25,8 @@ class ParkingHooks:
     # -- process_pending_chunked_abort
 
     def around_chunked_abort(self, original: Callable[..., None], scheduler: Any) -> None:
-        req = self._chunked_to_end(scheduler)
+        is_asked = getattr(scheduler, "_pending_chunked_abort_req", None) is not None
+        req = self._chunked_to_end(scheduler) if is_asked else None
         if req is None:
             original(scheduler)
         elif self._is_unsent(req):

@@ -17,22 +17,30 @@ from sglang_hooks.hooks.manager import rank_of
 class PipelineHooks:
     def __init__(self) -> None:
         self._is_popping = False
+        self._scheduler_of_one: Any = None  # a scheduler, and a queue, that were found to be of one stage
+        self._queue_of_one: Any = None
 
     def around_prefill_chunk(self, original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
         """The pipeline's loop never looks for pending chunked aborts: done here, where the loop without one does it."""
-        if self._is_staged(scheduler):
+        if scheduler is not self._scheduler_of_one and self._is_staged(scheduler):
             scheduler.process_pending_chunked_abort()
         original(scheduler, *args, **kwargs)
 
     @contained(otherwise=False)
     def _is_staged(self, scheduler: Any) -> bool:
         manager = scheduler.disagg_prefill_bootstrap_queue.kv_manager
-        return rank_of(manager) is not None and manager.pp_size > 1
+        if rank_of(manager) is None:
+            return False
+        if manager.pp_size == 1:
+            self._scheduler_of_one = scheduler
+        return bool(manager.pp_size > 1)
 
     def around_pop_bootstrapped(self, original: Callable[..., Any], queue: Any, *args: Any, **kwargs: Any) -> Any:
         """Polls made in here are about requests that the consensus of the stages does not name (stock up to 0.5.21
         drops those that have failed on this stage, while another may be about to compute them; later ones ask the
         first stage)."""
+        if queue is self._queue_of_one:
+            return original(queue, *args, **kwargs)
         self._is_popping = self._pops_by_consensus(queue)
         try:
             return original(queue, *args, **(self._without_aborted(queue, kwargs) or kwargs))
@@ -56,7 +64,11 @@ class PipelineHooks:
 
     @contained(otherwise=False)
     def _pops_by_consensus(self, queue: Any) -> bool:
-        return rank_of(queue.kv_manager) is not None and queue.pp_size > 1
+        if rank_of(queue.kv_manager) is None:
+            return False
+        if queue.pp_size == 1:
+            self._queue_of_one = queue
+        return bool(queue.pp_size > 1)
 
     def agreed(self, polls: list[int]) -> list[int]:
         """Without the failures of this stage alone. A next round of the consensus has them, for all stages."""

@@ -50,7 +50,7 @@ def _open(sender: Any, manager: Any, room: int) -> None:
     if older is not None and older.ending:
         take_over(manager, room, older)
     setattr(sender, LIFE_ATTRIBUTE, rank.open(room, rank.traceparent_of(room)))
-    if "abort" in vars(type(sender)) and rank.backend == "mori":
+    if rank.backend == "mori" and "abort" in vars(type(sender)):
         sender.abort = functools.partial(around_abort, _abort_silently, sender)
 
 

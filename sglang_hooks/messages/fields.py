@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from sglang_hooks.messages.values import Reason
 from sidecar.model import DecodeEndpoint
@@ -9,6 +10,10 @@ from sidecar.model import DecodeEndpoint
 FRAMES_LIMIT = 256
 BYTES_LIMIT = 64 * 1024 * 1024
 """Of a message. The largest that decode sends are the page indices of one request, four bytes each."""
+
+PEERS_REMEMBERED = 1_024
+PEER_BYTES_LIMIT = 512
+"""What names a decode rank comes with each of its messages: what is no longer than this is remembered once read."""
 
 ADDRESS = re.compile(r"[0-9A-Za-z\[:][0-9A-Za-z.\-:%;\[\]_*]*")
 """Of a host, as libzmq takes it (`socket_base_t::connect_internal`). With any other one a later connect raises, in a
@@ -39,7 +44,13 @@ def text(frame: bytes) -> str:
 
 
 def number(frame: bytes) -> int:
-    digits = text(frame)
+    try:
+        return int(frame)  # as of text, but for white space that only text has
+    except ValueError:
+        return _number_of(text(frame))
+
+
+def _number_of(digits: str) -> int:
     try:
         return int(digits)
     except ValueError:
@@ -55,19 +66,33 @@ def is_number(frame: bytes) -> bool:
 
 
 def endpoint(host: bytes, port: bytes) -> DecodeEndpoint:
+    return (_endpoint_once if len(host) + len(port) <= PEER_BYTES_LIMIT else _endpoint)(host, port)
+
+
+def _endpoint(host: bytes, port: bytes) -> DecodeEndpoint:
     address, at = text(host), number(port)
     if not ADDRESS.fullmatch(address) or not 1 <= at <= 65_535:
         raise JunkError(Reason.MISMATCHED)
     return DecodeEndpoint(address, at)
 
 
+_endpoint_once = lru_cache(PEERS_REMEMBERED)(_endpoint)
+
+
 def sharding_session(frame: bytes) -> str:
     """Mooncake's: prefill's scheduler adds up the ports in them (`add_transfer_request`), and ends over one without."""
+    return (_session_once if len(frame) <= PEER_BYTES_LIMIT else _session)(frame)
+
+
+def _session(frame: bytes) -> str:
     session = text(frame)
     _, colon, port = session.rpartition(":")
     if not colon or not is_number(port.encode("ascii")):
         raise JunkError(Reason.MISMATCHED)
     return session
+
+
+_session_once = lru_cache(PEERS_REMEMBERED)(_session)
 
 
 def words(width: int) -> Callable[[bytes], None]:

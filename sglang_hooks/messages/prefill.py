@@ -10,7 +10,6 @@ from sglang_hooks.messages.fields import (
     JunkError,
     bounded,
     endpoint,
-    is_number,
     lists,
     need,
     number,
@@ -33,6 +32,8 @@ from sglang_hooks.messages.values import (
 from sidecar.errors import WireError
 from sidecar.model import ROOM_LIMIT
 from sidecar.wire.decode_half import acknowledged_room, announced
+
+words4, words8, lists4, lists8 = words(4), words(8), lists(4), lists(8)
 
 ABORT = b"ABORT"
 BOOTSTRAP = b"BOOTSTRAP"
@@ -150,10 +151,12 @@ def _untagged(payload: Sequence[bytes], frames: Sequence[bytes], family: Family)
     """`payload`: the frames behind the guard, if the family has one."""
     if payload[0] == NO_ROOM:
         return _registration(payload, frames, family)
-    if not is_number(payload[0]):
+    try:
+        room = number(payload[0])
+    except JunkError:
         text(payload[0])
-        raise JunkError(Reason.UNKNOWN_TAG)
-    return METADATA[family](payload)
+        raise JunkError(Reason.UNKNOWN_TAG) from None
+    return METADATA[family](payload, room)
 
 
 def _registration(payload: Sequence[bytes], frames: Sequence[bytes], family: Family) -> PrefillMessage:
@@ -172,13 +175,13 @@ def _registration(payload: Sequence[bytes], frames: Sequence[bytes], family: Fam
 def _mooncake_registration(payload: Sequence[bytes]) -> str:
     need(payload, 10)
     for index in (4, 5):
-        words(8)(payload[index])
-    lists(8)(payload[6])
+        words8(payload[index])
+    lists8(payload[6])
     for index in (7, 8, 9):
         number(payload[index])
     for index in (10, 11, 13):
-        optional(payload, index, lists(4))
-    optional(payload, 12, words(4))
+        optional(payload, index, lists4)
+    optional(payload, 12, words4)
     for index in (15, 16, 17):
         optional(payload, index, number)
     return sharding_session(payload[3])
@@ -187,14 +190,14 @@ def _mooncake_registration(payload: Sequence[bytes]) -> str:
 def _nixl_registration(payload: Sequence[bytes]) -> str:
     need(payload, 12)
     for index in (5, 6):
-        words(8)(payload[index])
-    optional(payload, 7, lists(8))
+        words8(payload[index])
+    optional(payload, 7, lists8)
     for index in (8, 9, 10, 11):
         number(payload[index])
     for index in (12, 13, 19):
-        optional(payload, index, lists(4))
-    optional(payload, 18, words(8))
-    optional(payload, 20, words(4))
+        optional(payload, index, lists4)
+    optional(payload, 18, words8)
+    optional(payload, 20, words4)
     for index in (15, 16, 21, 22):
         optional(payload, index, number)
     return text(payload[3])
@@ -208,39 +211,40 @@ def _mori_registration(payload: Sequence[bytes]) -> str:
     return ""
 
 
-def _mooncake_metadata(payload: Sequence[bytes]) -> PrefillMessage:
+def _mooncake_metadata(payload: Sequence[bytes], room: int) -> PrefillMessage:
     need(payload, 8)
     is_dummy = payload[4] == b"" and payload[5] == b""
     if not is_dummy:
-        words(4)(payload[4])
+        words4(payload[4])
         number(payload[5])
-        lists(4)(payload[6])
+        lists4(payload[6])
     number(payload[7])
-    optional(payload, 8, number)
-    optional(payload, 9, words(4))
-    return _metadata(payload, sharding_session(payload[3]), is_dummy=is_dummy)
+    if len(payload) > 8:
+        optional(payload, 8, number)
+        optional(payload, 9, words4)
+    return _metadata(payload, room, sharding_session(payload[3]), is_dummy=is_dummy)
 
 
-def _nixl_metadata(payload: Sequence[bytes]) -> PrefillMessage:
+def _nixl_metadata(payload: Sequence[bytes], room: int) -> PrefillMessage:
     need(payload, 7)
-    words(4)(payload[4])
+    words4(payload[4])
     for index in (5, 6):
         number(payload[index])
-    optional(payload, 7, lists(4))
+    optional(payload, 7, lists4)
     prefix = number(payload[8]) if len(payload) > 8 and payload[8] else 0
     is_marked = len(payload) > 9 and payload[9] != b""
     is_dummy = number(payload[9]) != 0 if is_marked else not payload[4] and not prefix
-    return _metadata(payload, text(payload[3]), is_dummy=is_dummy)
+    return _metadata(payload, room, text(payload[3]), is_dummy=is_dummy)
 
 
-def _mori_metadata(payload: Sequence[bytes]) -> PrefillMessage:
+def _mori_metadata(payload: Sequence[bytes], room: int) -> PrefillMessage:
     need(payload, 6)
-    words(4)(payload[4])
+    words4(payload[4])
     aux = number(payload[5]) if payload[5] else -1
     optional(payload, 7, number)
     prefix = number(payload[8]) if len(payload) > 8 and payload[8] else 0
     is_dummy = not payload[4] and aux < 0 and not prefix
-    return _metadata(payload, text(payload[3]), is_dummy=is_dummy)
+    return _metadata(payload, room, text(payload[3]), is_dummy=is_dummy)
 
 
 REGISTRATIONS: Mapping[Family, Callable[[Sequence[bytes]], str]] = {
@@ -248,16 +252,16 @@ REGISTRATIONS: Mapping[Family, Callable[[Sequence[bytes]], str]] = {
     Family.NIXL: _nixl_registration,
     Family.MORI: _mori_registration,
 }
-METADATA: Mapping[Family, Callable[[Sequence[bytes]], PrefillMessage]] = {
+METADATA: Mapping[Family, Callable[[Sequence[bytes], int], PrefillMessage]] = {
     Family.MOONCAKE: _mooncake_metadata,
     Family.NIXL: _nixl_metadata,
     Family.MORI: _mori_metadata,
 }
 
 
-def _metadata(payload: Sequence[bytes], session: str, *, is_dummy: bool) -> PrefillMessage:
-    room, decode = number(payload[0]), endpoint(payload[1], payload[2])
-    return _of_room(room, Metadata(room, decode, session, is_dummy))
+def _metadata(payload: Sequence[bytes], room: int, session: str, *, is_dummy: bool) -> PrefillMessage:
+    decode = endpoint(payload[1], payload[2])
+    return Metadata(room, decode, session, is_dummy) if 0 <= room < ROOM_LIMIT else Other()
 
 
 def _of_room(room: int, message: PrefillMessage) -> PrefillMessage:

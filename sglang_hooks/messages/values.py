@@ -4,10 +4,12 @@ import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from sidecar.model import DecodeEndpoint
 
 
-class Family(enum.Enum):
+class Family(enum.StrEnum):
     """Backends by their control plane. Ascend has Mooncake's."""
 
     MOONCAKE = "mooncake"
@@ -56,8 +58,7 @@ class Registration:
     acknowledged: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """One decode rank's handshake for a room. A dummy expects no data and hears no status."""
 
     room: int

@@ -61,7 +61,9 @@ def test_a_queue_of_anything_else_is_left_alone(stage: Stage) -> None:
     assert [queue.get(), queue.get()] == [None, "work"]
 
 
-@pytest.mark.parametrize("broken", ["open", "begin_end", "release", "meet", "chunk_put", "chunk_finished", "succeeded"])
+@pytest.mark.parametrize(
+    "broken", ["open", "_begin_end", "release", "meet", "chunk_put", "chunk_finished", "succeeded"]
+)
 def test_a_fault_in_the_rank_does_not_reach_the_engine(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

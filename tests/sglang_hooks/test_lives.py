@@ -17,7 +17,9 @@ def ended(table: LifeTable, room: int, *, now: float = 0.0) -> Life:
 
 
 def meet(table: LifeTable, room: int, endpoint: DecodeEndpoint, *, seq: int = 1, now: float = 1.0) -> Life:
-    return table.meet_early(room, endpoint, "s", seq=seq, now=now)
+    life = table.meet_early(room, now=now)
+    life.join(endpoint, "s", seq=seq, at_s=now)
+    return life
 
 
 @pytest.fixture
