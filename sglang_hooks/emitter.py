@@ -16,6 +16,7 @@ from sglang_hooks.complaints import Complaints
 from sglang_hooks.contain import contained, note_fault
 from sglang_hooks.doorbell import Doorbell
 from sglang_hooks.outlet import Outlet
+from sglang_hooks.shared_memory import KEEPS_ORDER
 from sglang_hooks.source import Carrying, Source
 from sglang_hooks.welcome import (
     RECEIVE_BYTES,
@@ -40,6 +41,7 @@ from sidecar.model import (
     SettledBatch,
     SiblingDied,
     SingleReply,
+    SpaceFreed,
     TokenizerJoined,
     Welcome,
 )
@@ -115,7 +117,12 @@ class Emitter(Outlet):
             stream.close()
 
     def _hello(self) -> Hello:
-        return structs.replace(self._source.hello(), facts_dropped=self.traffic.facts_dropped, rings=self._can_ring)
+        return structs.replace(
+            self._source.hello(),
+            facts_dropped=self.traffic.facts_dropped,
+            rings=self._can_ring,
+            shares_memory=self._can_ring and KEEPS_ORDER,
+        )
 
     @contained(otherwise=None)
     def _look(self, *, stream_ended: bool = False) -> None:
@@ -146,8 +153,8 @@ class Emitter(Outlet):
         poll = select.poll()
         poll.register(self._wake.descriptor, select.POLLIN)
         while not (self._stopping.is_set() or self._given_up or self._has_lost_some()):
-            wanted = select.POLLIN | (select.POLLOUT if self._unsent or self._part else 0)
-            poll.register(stream, wanted)
+            waits = self._writes_to_stream and (self._unsent or self._part)  # memory says by a reply that it has room
+            poll.register(stream, select.POLLIN | (select.POLLOUT if waits else 0))
             for descriptor, events in poll.poll(None if self.carrier is None else LOOK_EVERY_MS):
                 if descriptor == self._wake.descriptor:
                     self._wake.silence()
@@ -191,5 +198,5 @@ class Emitter(Outlet):
             case Refusal(reason=reason):
                 self.traffic.refusals += 1
                 self.traffic.last_failure = reason
-            case Welcome() | HandedOffBatch() | SettledBatch():
-                pass  # taken apart before: `singly`
+            case SpaceFreed() | Welcome() | HandedOffBatch() | SettledBatch():
+                pass  # what waits for space is tried after this; the others are taken apart before (`singly`)

@@ -7,25 +7,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from sglang_hooks.complaints import Traffic
-from sglang_hooks.contain import contained
+from sglang_hooks.contain import note_fault
 from sglang_hooks.doorbell import Doorbell
 from sglang_hooks.kernel import send_now
 from sglang_hooks.wake import Wake
+from sidecar.errors import WireError
 from sidecar.model import Fact
-from sidecar.wire.ingress import encode, encode_all
+from sidecar.wire.ingress import encode
 
 UNSENT_LIMIT = 65_536
 """Facts queued for a sidecar that does not read: 20,000 aborted rooms, 10 MB. A replay makes good for those beyond."""
 
-BATCH_FRAMES = 256
+BATCH_FRAMES = 32
 WRITE_LIMIT_S = 0.005
 REPLAY_LIMIT_S = 1.0
 LOOK_MS = 20
+LOOK_INTO_MEMORY_MS = 1
+"""Memory does not say when it has room."""
 
-RING_EVERY = 64
-"""Sends that may lie unread. The kernel takes 278 small ones before a reader has to come (`net.core.wmem_default`)."""
+RING_EVERY = 128
+_RING_BYTES = 256
+"""Sends that may lie unread, and as many of so many bytes: the kernel takes 278 small ones before a reader has to come
+(`net.core.wmem_default`), shared memory 128 KiB. Half of either is left for a Success."""
 
 
 class Outlet:
@@ -48,6 +54,8 @@ class Outlet:
         self._part = b""
         self._stream: socket.socket | None = None
         self._doorbell: Doorbell | None = None
+        self._write: Callable[[bytes], int] = _nobody_reads
+        self._writes_to_stream = True  # not to memory that is shared with the sidecar
         self._wakes = False  # somebody has posted what the sidecar must read at once
         self._must_ring = False  # and it is on its way
         self._unrung = 0
@@ -95,7 +103,8 @@ class Outlet:
             finally:
                 self._sending.release()
             if took_all:
-                self.flush(wakes=False)  # what others have left to this thread meanwhile
+                if self._unsent or self._part or self._wakes:
+                    self.flush(wakes=False)  # what others have left to this thread meanwhile
                 return
         self._break_stream()
 
@@ -114,6 +123,9 @@ class Outlet:
             self._given_up = self._overflowed = self._is_stuck = False
             self._is_replaying = True
             self._stream, self._doorbell = stream, doorbell
+            shared = None if doorbell is None else doorbell.write
+            self._writes_to_stream = shared is None
+            self._write = partial(send_now, stream) if shared is None else shared
             self.post = self._unsent.append
         self.flush()
         return len(replayed)
@@ -156,7 +168,7 @@ class Outlet:
     def _send_in_turn(self) -> bool:
         """Whether nothing is left to this thread."""
         while self._unsent or self._part or self._wakes:
-            if not self._sending.acquire(blocking=False):
+            if not self._sending.acquire(False):
                 return True
             try:
                 if not self._send_some():
@@ -167,23 +179,26 @@ class Outlet:
 
     def _send_some(self) -> bool:
         """Whether all has gone. Whoever sends the last of it lets go of *stuck*, whichever thread waits for that."""
-        stream = self._stream
-        if stream is None:
+        if self._stream is None:
             self._is_stuck = True
             return False
-        while self._part or self._has_next_batch():
+        while (part := self._part or self._next_part()) is not None:
+            if not part:
+                continue
             try:
-                sent = send_now(stream, self._part)
+                sent = self._write(part)
             except (BlockingIOError, InterruptedError):
-                self._is_stuck = True
-                self._ring()
-                return False
-            except OSError as error:
+                sent = 0
+            except (OSError, WireError) as error:
                 self._is_stuck = self._given_up = True
                 self.traffic.last_failure = f"the stream broke: {error}"
                 return False
-            self._part = self._part[sent:]
-            self._unrung += 1
+            if not sent:
+                self._is_stuck = True
+                self._ring()
+                return False
+            self._part = part[sent:]
+            self._unrung += 1 + sent // _RING_BYTES
         if self._must_ring or self._unrung >= RING_EVERY:
             self._must_ring = False
             self._ring()
@@ -195,30 +210,26 @@ class Outlet:
         if self._doorbell is not None:
             self._doorbell.ring()
 
-    def _has_next_batch(self) -> bool:
+    def _next_part(self) -> bytes | None:
         if self._wakes:
             self._wakes, self._must_ring = False, True
         unsent = self._unsent
         if not unsent:
-            return False
+            return None
+        part, count = b"", 0
         try:
-            first = unsent.popleft()
-            if unsent:
-                self._part = self._encoded_with(first)
-            else:  # mostly; a list would count for Python's search for cycles, which then begins here
-                self._part = _encoded_alone(first)
-                self.traffic.facts_sent += 1
+            while unsent and count < BATCH_FRAMES:
+                fact = unsent.popleft()
+                count += 1
+                try:
+                    part += encode(fact)
+                except Exception:  # it takes nothing else with it
+                    note_fault("Outlet._next_part")
         except IndexError:
-            return False  # another thread has cleared it: the stream is given up. contextlib.suppress takes 1 us more
-        return True
-
-    def _encoded_with(self, first: Fact) -> bytes:
-        """A batch of them."""
-        unsent, batch = self._unsent, [first]
-        while unsent and len(batch) < BATCH_FRAMES:
-            batch.append(unsent.popleft())
-        self.traffic.facts_sent += len(batch)
-        return _encoded(batch)
+            pass  # another thread has cleared it: the stream is given up. contextlib.suppress takes 1 us more
+        self.traffic.facts_sent += count
+        self._part = part
+        return part
 
     def _send_replay(self, limit_s: float) -> bool:
         """Waits while the sidecar takes a replay. Whether all that is queued has gone."""
@@ -226,9 +237,10 @@ class Outlet:
         if stream is None:
             return False
         writable = select.poll()
-        writable.register(stream, select.POLLOUT)
+        if self._writes_to_stream:
+            writable.register(stream, select.POLLOUT)
         while self._is_replaying and not self._given_up and time.monotonic() < ends_at:
-            writable.poll(LOOK_MS)
+            writable.poll(LOOK_MS if self._writes_to_stream else LOOK_INTO_MEMORY_MS)
             if self._send_some():
                 return True
         return False
@@ -248,14 +260,6 @@ def _nobody_hears(_: Fact) -> None:
     """There is no stream."""
 
 
-def _encoded(batch: list[Fact]) -> bytes:
-    """Without what no frame can be made of, which takes nothing else with it."""
-    try:
-        return encode_all(batch)
-    except Exception:
-        return b"".join([_encoded_alone(fact) for fact in batch])
-
-
-@contained(otherwise=b"")
-def _encoded_alone(fact: Fact) -> bytes:
-    return encode(fact)
+def _nobody_reads(_: bytes) -> int:
+    """Likewise."""
+    return 0

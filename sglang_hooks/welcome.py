@@ -46,7 +46,10 @@ def _await(
     welcome, rest = _first_word(replies)
     if welcome.doorbell and not doorbells:
         raise DoorbellMissingError("the sidecar's doorbell got lost: what stands between does not pass it on")
-    return welcome, doorbells[0] if doorbells else None, rest
+    doorbell = doorbells[0] if doorbells else None
+    if welcome.shares_memory and (doorbell is None or doorbell.write is None):
+        raise DoorbellMissingError("the sidecar's memory got lost: what stands between does not pass it on")
+    return welcome, doorbell, rest
 
 
 def _first_word(replies: list[SingleReply]) -> tuple[Welcome, list[SingleReply]]:

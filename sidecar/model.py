@@ -43,7 +43,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     queue since this process began; a replay made good for it. `hears_hand_offs`: it takes HandedOff replies.
     `hears_refusals`: it takes what concerns requests that are refused before a rank sees them. `uncovered`: of which of
     those nobody can tell decode here, and why. `hears_batches`: it takes replies that speak of many notices at once.
-    `rings`: it can ring a doorbell, if one comes with the welcome.
+    `rings`: it can ring a doorbell, if one comes with the welcome. `shares_memory`: and write to memory, likewise.
 
     Of a tokenizer process the ranks are 0 and mean nothing.
     """
@@ -67,6 +67,7 @@ class Hello(Struct, frozen=True, array_like=True, tag="hello"):
     uncovered: tuple[str, ...] = ()
     hears_batches: bool = False
     rings: bool = False
+    shares_memory: bool = False
 
 
 class RoomOpened(Struct, frozen=True, array_like=True, tag="opened", gc=False):
@@ -223,7 +224,8 @@ class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
 
     `hears_refusals`: it takes the facts of a tokenizer process, which an older one would break the stream over.
     `takes_parcels`: and ParcelGiven, likewise. `doorbell`: the stream is read when the eventfd rings that comes with
-    this message (SCM_RIGHTS), when it ends, and now and then.
+    this message (SCM_RIGHTS), when it ends, and now and then. `shares_memory`: and what the rank says from now on is
+    read from the memory that comes with it (`wire/memory_pipe.py`).
     """
 
     protocol: int
@@ -231,6 +233,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag="welcome"):
     hears_refusals: bool = False
     takes_parcels: bool = False
     doorbell: bool = False
+    shares_memory: bool = False
 
 
 class Accepted(Struct, frozen=True, array_like=True, tag="accepted"):
@@ -332,6 +335,10 @@ class ParcelRefused(Struct, frozen=True, array_like=True, tag="parcel_refused"):
     reason: str
 
 
+class SpaceFreed(Struct, frozen=True, array_like=True, tag="space_freed"):
+    """The memory that the rank writes to was full. Only to a rank that `shares_memory`."""
+
+
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):
     """The stream is not served. `reason` says what was wrong and what to do; the stream is closed after it."""
 
@@ -350,5 +357,6 @@ SingleReply: TypeAlias = (
     | RoomEnded
     | ParcelsTaken
     | ParcelRefused
+    | SpaceFreed
 )
 Reply: TypeAlias = SingleReply | HandedOffBatch | SettledBatch

@@ -242,7 +242,14 @@ class Notifier:
             self.rooms.forget_open(surplus.hello.process)
         self.stats.ranks_joined += 1
         self._quiet_since = None
-        welcome = Welcome(PROTOCOL, self.epoch, hears_refusals=True, takes_parcels=True, doorbell=hello.rings)
+        welcome = Welcome(
+            PROTOCOL,
+            self.epoch,
+            hears_refusals=True,
+            takes_parcels=True,
+            doorbell=hello.rings,
+            shares_memory=hello.rings and hello.shares_memory,
+        )
         self._replies.setdefault(stream, []).append(welcome)
         self.refusals.greet(rank, now)
         self._actions.append(RankJoined(hello, is_back=known is not None))

@@ -14,10 +14,10 @@ OWN = 64
 PER_CONNECTION = 4
 """A PUSH socket, its connection, and two for the monitor."""
 
-PER_STREAM = 4
-"""The stream, once more to be read aside from the loop, its doorbell, and the process at its other end."""
+PER_STREAM = 5
+"""The stream, once more to be read aside from the loop, its doorbell, its memory, and the process at its other end."""
 
-STREAMS = 512
+STREAMS = 400
 VISITORS = 64
 FEWEST = 16
 

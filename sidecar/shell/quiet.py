@@ -4,32 +4,28 @@ import asyncio
 import select
 from collections.abc import Callable
 
-QUIET_LIMIT_S = 0.2
-"""How long a fact may lie unread that nobody rang for."""
-
-IDLE_LIMIT_S = 1.0
-"""And how long if the last look has found nothing: to look costs an idle process its caches."""
+LOOK_EVERY_S = 1.0
+"""How long a fact may lie unread that nobody rang for. To look costs an idle process its caches, and who computes
+beside it the core."""
 
 
 class QuietStreams:
-    """A read answers whether there was anything."""
-
     def __init__(self) -> None:
-        self._reads: dict[int, Callable[[], bool]] = {}
+        self._reads: dict[int, Callable[[], None]] = {}
         self._ends = select.epoll()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._reads)
 
-    def add(self, descriptor: int, read: Callable[[], bool]) -> None:
+    def add(self, descriptor: int, read: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         if not self._reads:
             loop.add_reader(self._ends.fileno(), self._read_ended)
         self._reads[descriptor] = read
         self._ends.register(descriptor, select.EPOLLRDHUP)
         if self._timer is None:
-            self._timer = loop.call_later(IDLE_LIMIT_S, self._look)
+            self._timer = loop.call_later(LOOK_EVERY_S, self._look)
 
     def remove(self, descriptor: int) -> None:
         del self._reads[descriptor]
@@ -37,10 +33,10 @@ class QuietStreams:
         if not self._reads:
             self.stop()
 
-    def read_all(self) -> bool:
-        """What has been written so far, up to one read's worth of each. Whether there was anything."""
-        found = [read() for read in list(self._reads.values())]
-        return any(found)
+    def read_all(self) -> None:
+        """What has been written so far, up to one read's worth of each."""
+        for read in list(self._reads.values()):
+            read()
 
     def stop(self) -> None:
         asyncio.get_running_loop().remove_reader(self._ends.fileno())
@@ -49,9 +45,9 @@ class QuietStreams:
             self._timer = None
 
     def _look(self) -> None:
-        limit_s = QUIET_LIMIT_S if self.read_all() else IDLE_LIMIT_S
+        self.read_all()
         if self._reads:
-            self._timer = asyncio.get_running_loop().call_later(limit_s, self._look)
+            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
     def _read_ended(self) -> None:
         for descriptor, _ in self._ends.poll(0):

@@ -1,6 +1,7 @@
 """One rank's stream: read by itself, bounded in what it may cost, and ended when it says what is no message."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -8,7 +9,19 @@ from typing import Protocol, cast
 import structlog
 from msgspec import structs
 
-from sidecar.model import Accepted, HandedOff, HandedOffBatch, Refusal, Reply, Settled, SettledBatch, Upward, Welcome
+from sidecar.errors import WireError
+from sidecar.model import (
+    Accepted,
+    HandedOff,
+    HandedOffBatch,
+    Refusal,
+    Reply,
+    Settled,
+    SettledBatch,
+    SpaceFreed,
+    Upward,
+    Welcome,
+)
 from sidecar.shell.credentials import Credentials, credentials_of
 from sidecar.shell.doorbell import RECEIVE_BYTES, Doorbell
 from sidecar.shell.quiet import QuietStreams
@@ -79,10 +92,7 @@ class RankStream(asyncio.Protocol):
         self._receiver.receive(self._number, messages)
         self._receiver.pump()
         if error is not None:
-            self._server.junk["malformed"] += 1
-            structlog.get_logger("sidecar").warning("stream closed: malformed input", reason=str(error))
-            self.write([Refusal(str(error))])
-            self.end()
+            self._end_for_junk(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._patience is not None:
@@ -123,23 +133,40 @@ class RankStream(asyncio.Protocol):
         self._take_down_doorbell()
         self._transport.abort()
 
+    def _end_for_junk(self, error: WireError) -> None:
+        self._server.junk["malformed"] += 1
+        structlog.get_logger("sidecar").warning("stream closed: malformed input", reason=str(error))
+        self.write([Refusal(str(error))])
+        self.end()
+
     def _give_up_waiting(self) -> None:
         if self._is_silent:
             self._server.junk["no_hello"] += 1
             self._abort()
 
     def _welcome_with_doorbell(self, welcome: Welcome, rest: Sequence[Reply]) -> bytes:
-        """What is left to be written. Where there is no doorbell to be had the stream is read as ever."""
+        """What is left to be written. Where there is no doorbell to be had the stream is read as ever, and where there
+        is no memory to be had it is read when the bell rings."""
+        without = structs.replace(welcome, shares_memory=False)
+        if welcome.shares_memory:
+            try:
+                return self._hang_doorbell(welcome, rest)
+            except OSError:
+                pass
         try:
-            doorbell = Doorbell(self._transport.get_extra_info("socket").fileno())
+            return self._hang_doorbell(without, rest)
         except OSError:
-            return encode_all([structs.replace(welcome, doorbell=False), *rest])
+            return encode_all([structs.replace(without, doorbell=False), *rest])
+
+    def _hang_doorbell(self, welcome: Welcome, rest: Sequence[Reply]) -> bytes:
+        stream = self._transport.get_extra_info("socket").fileno()
+        doorbell = Doorbell(stream, shares_memory=welcome.shares_memory)
         words = encode_all([welcome, *rest])
         try:
             sent = doorbell.give(words)
         except OSError:
             doorbell.close()
-            return encode_all([structs.replace(welcome, doorbell=False), *rest])
+            raise
         self._doorbell = doorbell
         self._transport.pause_reading()
         asyncio.get_running_loop().add_reader(doorbell.descriptor, self._rung)
@@ -154,20 +181,25 @@ class RankStream(asyncio.Protocol):
             self._doorbell.silence()
             self._read()
 
-    def _read(self) -> bool:
-        """As much as at once; others have their turn before the rest. Whether there was anything."""
+    def _read(self) -> None:
+        """As much as at once; others have their turn before the rest."""
         if self._doorbell is None or self._is_over:
-            return False
-        data = self._doorbell.read()
+            return
+        try:
+            data = self._doorbell.read()
+        except WireError as error:
+            self._end_for_junk(error)
+            return
         if data is None:
-            return False
+            return
         if not data:
             self._transport.abort()
-            return False
+            return
+        if self._doorbell.was_full:
+            self.write([SpaceFreed()])
         self.data_received(data)
         if len(data) == RECEIVE_BYTES:
             asyncio.get_running_loop().call_soon(self._read)
-        return True
 
     def _take_down_doorbell(self) -> None:
         """A rank that has died is heard to its end, whatever has broken its stream, before anybody hears of that."""
@@ -176,6 +208,7 @@ class RankStream(asyncio.Protocol):
             return
         self._server.quiet.remove(doorbell.stream)
         asyncio.get_running_loop().remove_reader(doorbell.descriptor)
-        while not self._is_over and (data := doorbell.read()):
-            self.data_received(data)
+        with contextlib.suppress(WireError):
+            while not self._is_over and (data := doorbell.read()):
+                self.data_received(data)
         doorbell.close()

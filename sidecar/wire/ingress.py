@@ -15,13 +15,13 @@ FRAME_LIMIT_BYTES = 64 * 1024
 """Longest frame either side takes. The longest real one is a hello with its hook verdicts, below 4 KiB."""
 
 _HEADER = struct.Struct(">I")
-_encoder = msgspec.msgpack.Encoder()
+_encode = msgspec.msgpack.Encoder().encode
 
 Message = TypeVar("Message")
 
 
 def encode(message: Upward | Reply) -> bytes:
-    body = _encoder.encode(message)
+    body = _encode(message)
     return _HEADER.pack(len(body)) + body
 
 

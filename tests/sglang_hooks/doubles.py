@@ -5,23 +5,34 @@ import os
 import select
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from sidecar.model import PROTOCOL, Fact, Hello, Reply, Welcome
+from sidecar.model import PROTOCOL, Fact, Hello, Reply, SpaceFreed, Welcome
+from sidecar.shell.shared_memory import new_memory
 from sidecar.wire.ingress import encode, upward_reader
+from sidecar.wire.memory_pipe import PipeReader
 
 LIMIT_S = 10.0
 
 
 class ScriptedSidecar:
-    """Serves one stream at a time. `hear` waits for facts; every wait is limited. `handed_out`: the descriptor that
-    goes with its welcome."""
+    """Serves one stream at a time. `hear` waits for facts; every wait is limited. `handed_out`: the descriptors that
+    go with its welcome. `shares_memory`: and memory, for each stream its own, from which it reads then."""
 
     def __init__(
-        self, path: Path, *, first_reply: Reply | None = None, reads: bool = True, handed_out: int | None = None
+        self,
+        path: Path,
+        *,
+        first_reply: Reply | None = None,
+        reads: bool = True,
+        handed_out: Sequence[int] = (),
+        shares_memory: bool = False,
     ) -> None:
         self._handed_out = handed_out
+        self._shares_memory = shares_memory
+        self._pipe: PipeReader | None = None
         self.hellos: list[Hello] = []
         self.facts: list[Fact] = []
         self._first_reply = first_reply or Welcome(PROTOCOL, "epoch")
@@ -87,10 +98,11 @@ class ScriptedSidecar:
 
     def _serve_stream(self, stream: socket.socket) -> None:
         reader = upward_reader()
+        self._pipe = None
         while True:
             self._reads.wait(LIMIT_S)
             try:
-                received = stream.recv(65_536)
+                received = self._read(stream)
             except OSError:
                 return
             if not received:
@@ -98,11 +110,32 @@ class ScriptedSidecar:
             for message in reader.feed(received):
                 self._take(stream, message)
 
+    def _read(self, stream: socket.socket) -> bytes:
+        """Memory rings for nothing here: it is looked into, every millisecond."""
+        if self._pipe is None:
+            return stream.recv(65_536)
+        readable = select.poll()
+        readable.register(stream, select.POLLIN)
+        while self._reads.is_set():
+            said = self._pipe.read(65_536)
+            if self._pipe.was_full:
+                stream.sendall(encode(SpaceFreed()))
+            if said or readable.poll(1):
+                return said or stream.recv(65_536)
+        self._reads.wait(LIMIT_S)
+        return self._read(stream)
+
     def _take(self, stream: socket.socket, message: Hello | Fact) -> None:
         with self._changed:
             if isinstance(message, Hello):
-                descriptors = [] if self._handed_out is None else [self._handed_out]
-                socket.send_fds(stream, [encode(self._first_reply)], descriptors)
+                given = list(self._handed_out)
+                if self._shares_memory:
+                    descriptor, memory = new_memory()
+                    given.append(descriptor)
+                    self._pipe = PipeReader(memoryview(memory))
+                socket.send_fds(stream, [encode(self._first_reply)], given)
+                if self._shares_memory:
+                    os.close(given[-1])
                 self.hellos.append(message)
                 self._stream = stream
             else:

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from sglang_hooks.outlet import RING_EVERY
 from sglang_hooks.rank import Rank
 from sidecar.model import PROTOCOL, DecodeEndpoint, RoomConcluded, TerminalStatus, Welcome
+from sidecar.wire.memory_pipe import PIPE_BYTES
 from tests.sglang_hooks.doubles import LIMIT_S, Bell, ScriptedSidecar
 from tests.sglang_hooks.test_emitter import wait_until
 
 D1 = DecodeEndpoint("127.0.0.1", 7001)
 LISTENS = Welcome(PROTOCOL, "epoch", doorbell=True)
+SHARES = structs.replace(LISTENS, shares_memory=True)
 
 MakeRank = Callable[..., Rank]
 
@@ -26,9 +29,19 @@ def bell() -> Iterator[Bell]:
     made.close()
 
 
+@pytest.fixture(params=["stream", "memory"])
+def sidecar(socket_path: Path, bell: Bell, request: pytest.FixtureRequest) -> Iterator[ScriptedSidecar]:
+    """Reads what is said from the stream, or from memory."""
+    shares = request.param == "memory"
+    with ScriptedSidecar(
+        socket_path, first_reply=SHARES if shares else LISTENS, handed_out=[bell.descriptor], shares_memory=shares
+    ) as running:
+        yield running
+
+
 @pytest.fixture
-def sidecar(socket_path: Path, bell: Bell) -> Iterator[ScriptedSidecar]:
-    with ScriptedSidecar(socket_path, first_reply=LISTENS, handed_out=bell.descriptor) as running:
+def sharing(socket_path: Path, bell: Bell) -> Iterator[ScriptedSidecar]:
+    with ScriptedSidecar(socket_path, first_reply=SHARES, handed_out=[bell.descriptor], shares_memory=True) as running:
         yield running
 
 
@@ -165,7 +178,7 @@ def test_where_nobody_can_say_what_a_descriptor_is_it_is_done_without(
         raise FileNotFoundError(path)
 
     monkeypatch.setattr("sglang_hooks.doorbell.os.readlink", no_proc)
-    with ScriptedSidecar(socket_path, first_reply=LISTENS, handed_out=bell.descriptor) as sidecar:
+    with ScriptedSidecar(socket_path, first_reply=LISTENS, handed_out=[bell.descriptor]) as sidecar:
         make_rank(started=True)
 
         assert not sidecar.meet(2).rings
@@ -175,7 +188,7 @@ def test_a_descriptor_that_is_no_doorbell_is_not_written_to(make_rank: MakeRank,
     """A full pipe would block the thread that rings."""
     read, write = os.pipe()
     try:
-        with ScriptedSidecar(socket_path, first_reply=LISTENS, handed_out=write) as sidecar:
+        with ScriptedSidecar(socket_path, first_reply=LISTENS, handed_out=[write]) as sidecar:
             make_rank(started=True)
             assert not sidecar.meet(2).rings
         os.set_blocking(read, False)
@@ -204,3 +217,108 @@ def test_the_doorbell_goes_with_its_stream(rank: Rank, sidecar: ScriptedSidecar,
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before, "a descriptor is left over")
 
     assert bell.is_rung()
+
+
+# -- with memory
+
+
+def fill(rank: Rank) -> int:
+    """How many facts it took until nobody takes more."""
+    room = 0
+    while not rank.emitter._is_stuck:  # noqa: SLF001 - what it is about
+        room += 1
+        rank.meet(room, D1, "s")
+    return room
+
+
+def test_what_memory_has_no_room_for_goes_when_there_is(
+    make_rank: MakeRank, sharing: ScriptedSidecar, bell: Bell
+) -> None:
+    rank = make_rank(started=True)
+    assert sharing.meet().shares_memory
+    wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+    sharing._reads.clear()  # noqa: SLF001 - our own double
+    filled = fill(rank)
+    for room in range(filled, 3 * filled):
+        rank.meet(room + 1, D1, "s")
+    assert bell.rings() > 1
+    sharing.read_on()
+
+    facts = sharing.hear(3 * filled)
+    assert [fact.seq for fact in facts] == list(range(1, 3 * filled + 1))
+
+
+def test_a_success_that_memory_has_no_room_for_breaks_the_stream(make_rank: MakeRank, sharing: ScriptedSidecar) -> None:
+    rank = make_rank(started=True)
+    wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+    sharing._reads.clear()  # noqa: SLF001 - our own double
+    fill(rank)
+    rank.succeeded(rank.open(0))
+    assert not rank.emitter.is_open
+    sharing.read_on()
+
+    sharing.meet(2)
+    wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")
+    rank.release(rank.open(-1), "Aborted")
+    wait_until(lambda: any(fact.room == -1 for fact in sharing.hear(1)), "not heard on the second stream")
+
+
+def test_a_replay_longer_than_the_memory_is_told_in_full(make_rank: MakeRank, sharing: ScriptedSidecar) -> None:
+    rank = make_rank()
+    for room in range(4_000):
+        life = rank.open(room)
+        rank.meet(room, D1, "session" * 8)
+        rank.release(life, "Aborted")
+    rank.emitter.start()
+    try:
+        assert len(sharing.hear(12_000)) == 12_000
+    finally:
+        rank.emitter.stop(limit_s=LIMIT_S)
+
+
+def test_memory_that_got_lost_is_done_without(make_rank: MakeRank, socket_path: Path, bell: Bell) -> None:
+    with ScriptedSidecar(socket_path, first_reply=SHARES, handed_out=[bell.descriptor]) as sidecar:
+        rank = make_rank(started=True)
+        assert sidecar.meet().shares_memory
+        second = sidecar.meet(2)
+        assert not second.rings
+        assert not second.shares_memory
+        assert "memory" in rank.emitter.traffic.last_failure
+
+
+def test_memory_that_could_shrink_below_us_is_not_written_to(
+    make_rank: MakeRank, socket_path: Path, bell: Bell
+) -> None:
+    """The kernel ends a process (SIGBUS) that touches what is no longer there."""
+    memory = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(memory, PIPE_BYTES)
+    try:
+        with ScriptedSidecar(socket_path, first_reply=SHARES, handed_out=[bell.descriptor, memory]) as sidecar:
+            make_rank(started=True)
+            assert not sidecar.meet(2).shares_memory
+    finally:
+        os.close(memory)
+
+
+def test_where_stores_may_be_seen_out_of_order_no_memory_is_asked_for(
+    make_rank: MakeRank, socket_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sglang_hooks.emitter.KEEPS_ORDER", False)
+    with ScriptedSidecar(socket_path) as sidecar:
+        make_rank(started=True)
+        assert sidecar.meet().rings
+        assert not sidecar.meet().shares_memory
+
+
+def test_nonsense_in_the_memory_ends_the_stream_and_nothing_else(make_rank: MakeRank, sharing: ScriptedSidecar) -> None:
+    rank = make_rank(started=True)
+    sharing.meet()
+    wait_until(lambda: rank.emitter.traffic.connected, "never connected")
+    assert sharing._pipe is not None  # noqa: SLF001 - our own double
+    sharing._pipe._counters[8] = 2**40  # noqa: SLF001 - it has read what nobody wrote
+    rank.meet(1, D1, "s")
+
+    sharing.meet(2)
+    wait_until(lambda: rank.emitter.traffic.connects == 2, "no second stream")
+    rank.meet(2, D1, "s")
+    assert {fact.room for fact in sharing.hear(2)} == {1, 2}

@@ -363,11 +363,11 @@ def test_a_fact_of_which_no_frame_can_be_made_takes_no_other_with_it(make_rank: 
         rank = make_rank(started=True)
         sidecar.meet()
         wait_until(lambda: rank.emitter.traffic.connected, "never connected")
-        before = FAULTS["_encoded_alone"]
+        before = FAULTS["Outlet._next_part"]
         lives = [rank.open(room) for room in (1, 2)]
         with rank.lock:
             rank.emitter.post(RoomConcluded(99, 1, 1, TerminalStatus.FAILED, "\ud800", drained=True, at_s=1.0))
         rank.release(lives[1], "Aborted")
 
         assert [RoomOpened, RoomOpened, RoomConcluded] == [type(fact) for fact in sidecar.hear(3)]
-        assert FAULTS["_encoded_alone"] == before + 1
+        assert FAULTS["Outlet._next_part"] == before + 1
