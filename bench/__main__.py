@@ -46,10 +46,10 @@ def sidecar_figures(*, is_quick: bool, samples: Samples) -> dict[str, object]:
     say("a fact on its thread, and from there to decode")
     ways = latency(starts=1 if is_quick else 8, count=400 // scale, samples=samples)
     with running_sidecar() as sidecar:
-        queueing = enqueue(sidecar, count=10_000 // scale, samples=samples)
+        queueing = enqueue(sidecar, count=10_000 // scale, times=1 if is_quick else 5, samples=samples)
     say("notices in a CPU second")
     rates = {
-        str(endpoints): throughput(endpoints=endpoints, rounds=1 if is_quick else 9, burst=4_000 // scale)
+        str(endpoints): throughput(endpoints=endpoints, rounds=1 if is_quick else 25, burst=4_000 // scale)
         for endpoints in (1, 64, 1024)
     }
     say("memory and start")

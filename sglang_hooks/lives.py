@@ -3,7 +3,7 @@
 Pure: no locks, clock or sockets. `Rank` guards it with one lock and turns its answers into facts.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -60,7 +60,9 @@ class LifeTable:
         self._last_number = 0
         self._open: OrderedDict[int, Life] = OrderedDict()
         self._early: OrderedDict[int, Life] = OrderedDict()
-        self._records: OrderedDict[int, Life] = OrderedDict()  # by life number, oldest end first
+        # An OrderedDict of so many, when it makes place for new ones, keeps a scheduler for 0.6 ms, a dict for a tenth.
+        self._records: dict[int, Life] = {}  # by life number
+        self._ends: deque[Life] = deque()  # the same, oldest end first
         self._last_end: dict[int, Life] = {}  # by room; each is in _records
         self._tombstones: OrderedDict[int, Tombstone] = OrderedDict()  # by room
         self._expires_from_s = inf  # nothing before
@@ -207,12 +209,12 @@ class LifeTable:
             self._expire(now)
 
     def _expire(self, now: float) -> None:
-        while self._records and (oldest := next(iter(self._records.values()))).concluded_at_s + self._ttl_s <= now:
-            self._drop_record(oldest)
+        while self._ends and self._ends[0].concluded_at_s + self._ttl_s <= now:
+            self._drop_record(self._ends.popleft())
         while self._tombstones and next(iter(self._tombstones.values())).expires_at_s <= now:
             self._tombstones.popitem(last=False)
         self._expires_from_s = min(
-            next((record.concluded_at_s + self._ttl_s for record in self._records.values()), inf),
+            next((record.concluded_at_s + self._ttl_s for record in self._ends), inf),
             next((tombstone.expires_at_s for tombstone in self._tombstones.values()), inf),
         )
 
@@ -229,6 +231,7 @@ class LifeTable:
 
     def _keep_record(self, life: Life) -> None:
         self._records[life.number] = life
+        self._ends.append(life)
         expires_at_s = life.concluded_at_s + self._ttl_s
         self._expires_from_s = min(self._expires_from_s, expires_at_s)
         opened = self._open.get(life.room)
@@ -241,16 +244,18 @@ class LifeTable:
     def _evict_record(self) -> None:
         """Of the oldest one that owes nothing, if there is one: a late decode will still be told, though not the
         cause."""
-        evicted = oldest = next(iter(self._records.values()))
-        if oldest.owes:
-            evicted = next((life for life in islice(self._records.values(), _SEARCH) if not life.owes), oldest)
-            self.losses.owed_evicted += evicted is oldest
+        place = 0
+        if self._ends[0].owes:
+            place = next((place for place, life in enumerate(islice(self._ends, _SEARCH)) if not life.owes), 0)
+            self.losses.owed_evicted += place == 0
+        evicted = self._ends[place]
+        del self._ends[place]
         self.losses.records_evicted += 1
         if self._drop_record(evicted):
             self._bury(evicted)
 
     def _drop_record(self, life: Life) -> bool:
-        """Whether its room had seen nothing since."""
+        """It is out of the order of ends. Whether its room had seen nothing since."""
         del self._records[life.number]
         was_last = self._last_end.get(life.room) is life
         if was_last:
