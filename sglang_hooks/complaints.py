@@ -10,9 +10,11 @@ PATIENCE_TRIES = 12  # about 15 s
 
 @dataclass
 class Traffic:
-    """Plain counters; `last_failure` is why there is no stream now, empty while there is one."""
+    """Plain counters; `last_failure` is why there is no stream now, empty while there is one. `shares_memory`: what is
+    said goes through memory, not the stream."""
 
     connected: bool = False
+    shares_memory: bool = False
     connects: int = 0
     failures: int = 0
     last_failure: str = "not tried yet"

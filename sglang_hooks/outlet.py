@@ -125,6 +125,7 @@ class Outlet:
             self._stream, self._doorbell = stream, doorbell
             shared = None if doorbell is None else doorbell.write
             self._writes_to_stream = shared is None
+            self.traffic.shares_memory = shared is not None
             self._write = partial(send_now, stream) if shared is None else shared
             self.post = self._unsent.append
         self.flush()

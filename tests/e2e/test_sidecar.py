@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sglang_hooks.shared_memory import KEEPS_ORDER
 from tests.e2e.conftest import ended_before_decode, until
 from tests.pair.running import Pair, running_pair
 from tests.pair.side import PairSpec
@@ -32,6 +33,18 @@ def test_the_plugin_alone_starts_a_sidecar_that_is_nobodys_child(pair: Pair) -> 
     assert Path(f"/proc/{pid}/fd/0").resolve() == Path("/dev/null")
     loaded = {line.split()[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
     assert not [name for name in loaded if "torch" in name]
+
+
+def has_mapped_it(pid: int | None) -> bool:
+    return "memfd:pd-sidecar" in Path(f"/proc/{pid}/maps").read_text()
+
+
+async def test_what_the_rank_says_goes_through_memory_that_both_have_mapped(pair: Pair, client: Client) -> None:
+    tables = await client.tables("prefill")
+
+    assert tables["plugin"]["stream"]["shares_memory"] == KEEPS_ORDER
+    pids = [pair.sidecar_pid(), *pair.prefill.scheduler_pids()]
+    assert [has_mapped_it(pid) for pid in pids] == [KEEPS_ORDER] * 2
 
 
 async def test_a_killed_sidecar_is_replaced_and_knows_what_ended_before(pair: Pair, client: Client) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sglang_hooks.shared_memory import KEEPS_ORDER
 from tests.deploy.booted import LIMIT_S, Systemd, booted
 from tests.pair.ports import free_port
 from tests.shell.scene import decode
@@ -89,6 +90,7 @@ def test_the_engine_brings_its_sidecar_along_and_is_let_in(systemd: Systemd, adm
     assert shown["StatusText"].startswith("ranks: ")
     assert [stat.S_IMODE(each.st_mode) for each in found] == [0o750, 0o660]
     assert 0 not in {each.st_uid for each in found}
+    assert ("memfd:pd-sidecar" in systemd.run("cat", f"/proc/{shown['MainPID']}/maps")) == KEEPS_ORDER
 
 
 def test_a_killed_one_is_replaced_beside_the_running_engine(systemd: Systemd, admin: int) -> None:
