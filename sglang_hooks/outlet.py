@@ -1,4 +1,7 @@
-"""The emitter's sending half: facts are queued, and go to the kernel by non-blocking attempts of whoever has one."""
+"""The emitter's sending half: facts are queued, and go to the kernel by non-blocking attempts of whoever has one: to
+the buffer of the stream, or to memory that is shared with the sidecar and is, like that, bounded and there after this
+process has ended.
+"""
 
 import contextlib
 import select

@@ -336,7 +336,7 @@ class ParcelRefused(Struct, frozen=True, array_like=True, tag="parcel_refused"):
 
 
 class SpaceFreed(Struct, frozen=True, array_like=True, tag="space_freed"):
-    """The memory that the rank writes to was full. Only to a rank that `shares_memory`."""
+    """The memory that the rank writes to was full, or nearly so. Only to a rank that `shares_memory`."""
 
 
 class Refusal(Struct, frozen=True, array_like=True, tag="refusal"):

@@ -44,9 +44,9 @@ class Doorbell:
         return self._pipe is not None
 
     @property
-    def was_full(self) -> bool:
-        """At the last read, so that the rank may wait for room."""
-        return self._pipe is not None and self._pipe.was_full
+    def is_awaited(self) -> bool:
+        """The rank may wait for room."""
+        return self._pipe is not None and self._pipe.is_awaited
 
     def give(self, messages: bytes) -> int:
         """Sends these bytes with all that the rank needs for it; how many were taken. Raises OSError."""

@@ -195,7 +195,7 @@ class RankStream(asyncio.Protocol):
         if not data:
             self._transport.abort()
             return
-        if self._doorbell.was_full:
+        if self._doorbell.is_awaited:
             self.write([SpaceFreed()])
         self.data_received(data)
         if len(data) == RECEIVE_BYTES:

@@ -55,9 +55,11 @@ class PipeWriter(_Pipe):
 
 
 class PipeReader(_Pipe):
-    """`was_full`: at the last read. The writer may wait for room."""
+    """`is_awaited`: the last read has found it so full that the writer may wait for room. By a quarter is enough: what
+    was read just before may not yet have been seen by the writer when it found no room.
+    """
 
-    was_full = False
+    is_awaited = False
 
     def read(self, limit: int) -> bytes:
         """At most so many bytes. Raises WireError."""
@@ -65,7 +67,7 @@ class PipeReader(_Pipe):
         waiting = self._counters[_WRITTEN] - done
         if not 0 <= waiting <= size:
             raise _nonsense(waiting, size)
-        self.was_full = waiting == size
+        self.is_awaited = waiting >= size // 4
         count = min(waiting, limit)
         start = done % size
         end = start + count

@@ -118,7 +118,7 @@ class ScriptedSidecar:
         readable.register(stream, select.POLLIN)
         while self._reads.is_set():
             said = self._pipe.read(65_536)
-            if self._pipe.was_full:
+            if self._pipe.is_awaited:
                 stream.sendall(encode(SpaceFreed()))
             if said or readable.poll(1):
                 return said or stream.recv(65_536)

@@ -34,10 +34,25 @@ def test_it_is_a_pipe(steps: list[bytes | int]) -> None:
             assert count == min(len(step), 24 - len(waiting))
             waiting += step[:count]
         else:
-            was_full = len(waiting) == 24
+            is_awaited = len(waiting) >= 6
             assert reader.read(step) == waiting[:step]
-            assert reader.was_full == was_full
+            assert reader.is_awaited == is_awaited
             del waiting[:step]
+
+
+def test_a_writer_that_has_not_seen_the_last_read_is_told_of_the_next() -> None:
+    """It finds no room by the count that it sees, though the reader has read some since: for that it was never full."""
+    writer, reader, memory = pipe()
+    writer.write(bytes(ROOM))
+    before = memory[READ : READ + 8]
+    reader.read(65_536)
+    after, memory[READ : READ + 8] = memory[READ : READ + 8], before
+    assert writer.write(b"1") == 0
+    memory[READ : READ + 8] = after
+
+    reader.read(65_536)
+    assert reader.is_awaited
+    assert writer.write(b"1") == 1
 
 
 def test_it_takes_what_it_has_room_for() -> None:
