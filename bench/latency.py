@@ -21,7 +21,7 @@ FRAMES = [b"1", b"0", b"0"]
 
 def latency(*, starts: int, count: int, samples: Samples) -> dict[str, object]:
     """`count` turns after each start. `with_handshake`: the sidecar hears of the end and of the handshake together, as
-    when a request is given up within 0.2 s. `storm`: the same while another rank's rooms end in bursts.
+    when a request is given up within a second. `storm`: the same while another rank's rooms end in bursts.
     """
     alone, in_storm = Ways(), Ways()
     for _ in range(starts):

@@ -136,6 +136,12 @@ class NotifierMachine(RuleBasedStateMachine):
     def remember(self, process: str, fact: Told) -> None:
         self.history[process].append(fact)
 
+    def forget_ignored(self, process: str, room: int, endpoint: DecodeEndpoint) -> None:
+        """Decode has given the room up, and what came before that counts no more, whatever is forgotten meanwhile."""
+        gone = {one for one in self.ignored if one[0] == process and (one[1].room, one[1].endpoint) == (room, endpoint)}
+        self.ignored -= gone
+        self.history[process] = [fact for fact in self.history[process] if (process, fact) not in gone]
+
     @rule(process=processes, room=rooms)
     def open_next_life(self, process: str, room: int) -> None:
         number = self.newest.get((process, room), 0) + 1
@@ -225,6 +231,7 @@ class NotifierMachine(RuleBasedStateMachine):
     def abort(self, process: str, room: int, back: int, endpoint: DecodeEndpoint) -> None:
         number = max(1, self.newest.get((process, room), 1) - back)
         known = self.lives.get(LifeKey(process, room, number))
+        self.forget_ignored(process, room, endpoint)
         for older_number, older in self.of_room(LifeKey(process, room, number)):
             if older_number < number:
                 older.free(endpoint)
@@ -267,7 +274,8 @@ class NotifierMachine(RuleBasedStateMachine):
             if key.process == process and life.early_since is not None:
                 life.early_since = self.scene.now  # the sidecar forgot it, and hears of it anew
         for fact in self.history[process]:
-            self.replay(process, fact)
+            if (process, fact) not in self.ignored:  # of an endpoint a rank replays the last life alone
+                self.replay(process, fact)
 
     # -- rules: the world
 
