@@ -33,12 +33,12 @@ def main() -> None:
         prefill_apart([one, other]),
     ):
         taken = asyncio.run(play(one, other, limit_s=words.minutes * 60))
-    low, high = interval([taken])
+    low, high = interval(taken)
     figures = {
         "turns": len(taken),
         "notices_ms": round(1000 * statistics.median(turn[0] for turn in taken), 2),
         "all_ms": round(1000 * statistics.median(turn[1] for turn in taken), 2),
-        "ttft_p50_ratio": round(ratio([taken]), 4),
+        "ttft_p50_ratio": round(ratio(taken), 4),
         "ratio_95": [round(low, 4), round(high, 4)],
     }
     print(json.dumps(figures))

@@ -31,9 +31,7 @@ class RunningSidecar:
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
     def cpu_s(self) -> float:
-        """Of all its threads, to the nanosecond; /proc/PID/stat counts in ticks of 10 ms."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        return cpu_s(self.process.pid)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -42,6 +40,12 @@ class RunningSidecar:
             yield
         finally:
             self.process.send_signal(signal.SIGCONT)
+
+
+def cpu_s(process: int) -> float:
+    """Of all its threads, to the nanosecond; /proc/PID/stat counts in ticks of 10 ms."""
+    tasks = Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def percentile(values: Sequence[float], share: float) -> float:

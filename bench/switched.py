@@ -5,11 +5,10 @@ where both are stock.
 
 import os
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bench.turns import Turn
+from bench.turns import Turn, turns
 from tests.pair.running import Pair
 from tests.pair.side import PairSpec
 from tests.pair.traffic import Client
@@ -51,19 +50,10 @@ class Switch:
 
 
 async def in_turns(switch: Switch, client: Client, spent_s: Spent, *, limit_s: float) -> list[Turn]:
-    """Without the hooks and with them. Which is first changes each time."""
+    """Without the hooks and with them."""
 
     async def turn(*, is_on: bool) -> float:
         await switch.turn(is_on=is_on)
         return await spent_s(client)
 
-    taken: list[Turn] = []
-    ends_at = time.monotonic() + limit_s
-    while time.monotonic() < ends_at:
-        if len(taken) % 2:
-            after = await turn(is_on=True)
-            taken.append((await turn(is_on=False), after))
-        else:
-            before = await turn(is_on=False)
-            taken.append((before, await turn(is_on=True)))
-    return taken
+    return await turns(lambda: turn(is_on=False), lambda: turn(is_on=True), limit_s=limit_s)

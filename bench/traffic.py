@@ -9,9 +9,9 @@ import functools
 import json
 import statistics
 import time
-from pathlib import Path
 
 from bench.asked import asked
+from bench.running import cpu_s
 from bench.switched import Switch, in_turns, switched_spec
 from bench.turns import WARM_UP, Turn, first_token_s, interval, ratio
 from tests.demo.stage import prompt
@@ -51,14 +51,14 @@ async def _play(pair: Pair, limit_s: float) -> Figures:
         switch = Switch(pair, client)
         for _ in range(WARM_UP):
             await first_token_s(client)
-        began_s = _cpu_s(sidecar)
+        began_s = cpu_s(sidecar)
         firsts = {
             tokens: await in_turns(
                 switch, client, functools.partial(first_token_s, tokens=tokens), limit_s=limit_s * share
             )
             for tokens, share in PROMPTS.items()
         }
-        spent_s = (_cpu_s(sidecar) - began_s) / sum(map(len, firsts.values()))
+        spent_s = (cpu_s(sidecar) - began_s) / sum(map(len, firsts.values()))
         bursts = await in_turns(switch, client, _burst_s, limit_s=limit_s * BURST_SHARE)
     ttft = {str(tokens): _named(_with(taken, spent_s)) for tokens, taken in firsts.items()}
     claimed, burst = ttft[str(CLAIMED)], _named(bursts)
@@ -70,10 +70,6 @@ async def _play(pair: Pair, limit_s: float) -> Figures:
         "burst": burst,
         **_throughput(bursts),
     }
-
-
-def _cpu_s(process: int) -> float:
-    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{process}/task").glob("*/schedstat")) / 1e9
 
 
 def _with(taken: list[Turn], spent_s: float) -> list[Turn]:
@@ -91,21 +87,21 @@ async def _burst_s(client: Client) -> float:
 
 
 def _named(taken: list[Turn]) -> Figures:
-    low, high = interval([taken])
+    low, high = interval(taken)
     return {
         "turns": len(taken),
         "stock_ms": round(1000 * statistics.median(turn[0] for turn in taken), 2),
         "plugin_ms": round(1000 * statistics.median(turn[1] for turn in taken), 2),
-        "ratio": round(ratio([taken]), 4),
+        "ratio": round(ratio(taken), 4),
         "ratio_95": [round(low, 4), round(high, 4)],
     }
 
 
 def _throughput(bursts: list[Turn]) -> Figures:
     """Requests in a second: the inverse of the time that a burst takes."""
-    low, high = interval([bursts])
+    low, high = interval(bursts)
     return {
-        "throughput_ratio": round(1 / ratio([bursts]), 4),
+        "throughput_ratio": round(1 / ratio(bursts), 4),
         "throughput_ratio_95": [round(1 / high, 4), round(1 / low, 4)],
     }
 

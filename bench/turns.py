@@ -50,39 +50,37 @@ async def first_tokens(one: Player, other: Player, *, limit_s: float) -> list[Tu
     for _ in range(WARM_UP):
         await first_token_s(one.client)
         await first_token_s(other.client)
-    return await turns(first_token_s, one, other, limit_s=limit_s)
-
-
-async def turns(
-    spent_s: Callable[[Client], Awaitable[float]], one: Player, other: Player, *, limit_s: float
-) -> list[Turn]:
-    """Whose turn is first changes each time."""
 
     async def turn(player: Player, waits: Player) -> float:
         with at_rest(waits.schedulers):
-            return await spent_s(player.client)
+            return await first_token_s(player.client)
 
+    return await turns(lambda: turn(one, other), lambda: turn(other, one), limit_s=limit_s)
+
+
+async def turns(
+    one: Callable[[], Awaitable[float]], other: Callable[[], Awaitable[float]], *, limit_s: float
+) -> list[Turn]:
+    """Whose turn is first changes each time."""
     taken: list[Turn] = []
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if len(taken) % 2:
-            after = await turn(other, one)
-            taken.append((await turn(one, other), after))
+            after = await other()
+            taken.append((await one(), after))
         else:
-            before = await turn(one, other)
-            taken.append((before, await turn(other, one)))
+            before = await one()
+            taken.append((before, await other()))
     return taken
 
 
-def ratio(starts: Sequence[Sequence[Turn]]) -> float:
-    """The other's median to the one's: the geometric mean of what each start of the servers has given."""
-    return statistics.geometric_mean(
-        statistics.median(turn[1] for turn in taken) / statistics.median(turn[0] for turn in taken) for taken in starts
-    )
+def ratio(taken: Sequence[Turn]) -> float:
+    """The other's median to the one's."""
+    return statistics.median(turn[1] for turn in taken) / statistics.median(turn[0] for turn in taken)
 
 
-def interval(starts: Sequence[Sequence[Turn]]) -> tuple[float, float]:
-    """95 % of the ratio, by bootstrap over the turns of each start."""
+def interval(taken: Sequence[Turn]) -> tuple[float, float]:
+    """95 % of the ratio, by bootstrap over the turns."""
     draw = random.Random(0)  # noqa: S311 - not a secret
-    ratios = sorted(ratio([draw.choices(taken, k=len(taken)) for taken in starts]) for _ in range(RESAMPLES))
+    ratios = sorted(ratio(draw.choices(taken, k=len(taken))) for _ in range(RESAMPLES))
     return ratios[RESAMPLES // 40], ratios[-RESAMPLES // 40]

@@ -168,8 +168,7 @@ class LifeTable:
         if self._open.get(life.room) is life:
             del self._open[life.room]
         if not life.succeeded:
-            if now >= self._expires_from_s:
-                self._expire(now)
+            self.expire(now=now)
             self._keep_record(life)
 
     def find(self, room: int, number: int) -> Life | None:
@@ -232,8 +231,7 @@ class LifeTable:
     def _keep_record(self, life: Life) -> None:
         self._records[life.number] = life
         self._ends.append(life)
-        expires_at_s = life.concluded_at_s + self._ttl_s
-        self._expires_from_s = min(self._expires_from_s, expires_at_s)
+        self._expires_from_s = min(self._expires_from_s, life.concluded_at_s + self._ttl_s)
         opened = self._open.get(life.room)
         is_last = opened is None or (opened.succeeded and opened.number < life.number)
         if is_last and life.room not in self._early:

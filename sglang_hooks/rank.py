@@ -237,8 +237,7 @@ class Rank(RankBook):
 
     def is_superseded(self, life: Life) -> bool:
         """A newer life of the same room is open: the engine's tables belong to that one."""
-        opened = self.table.find_open(life.room)  # one look, which no lock makes newer
-        return opened is not None and opened is not life
+        return self._newer(life) is not None  # one look, which no lock makes newer
 
     def is_taken_over(self, life: Life, endpoint: DecodeEndpoint) -> bool:
         """The endpoint takes part in a newer life of the room, and would take a word about this one for that."""

@@ -260,8 +260,7 @@ METADATA: Mapping[Family, Callable[[Sequence[bytes], int], PrefillMessage]] = {
 
 
 def _metadata(payload: Sequence[bytes], room: int, session: str, *, is_dummy: bool) -> PrefillMessage:
-    decode = endpoint(payload[1], payload[2])
-    return Metadata(room, decode, session, is_dummy) if 0 <= room < ROOM_LIMIT else Other()
+    return _of_room(room, Metadata(room, endpoint(payload[1], payload[2]), session, is_dummy))
 
 
 def _of_room(room: int, message: PrefillMessage) -> PrefillMessage:

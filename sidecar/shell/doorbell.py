@@ -40,10 +40,6 @@ class Doorbell:
         return self._socket.fileno()
 
     @property
-    def shares_memory(self) -> bool:
-        return self._pipe is not None
-
-    @property
     def is_awaited(self) -> bool:
         """The rank may wait for room."""
         return self._pipe is not None and self._pipe.is_awaited

@@ -148,15 +148,10 @@ class RankStream(asyncio.Protocol):
         """What is left to be written. Where there is no doorbell to be had the stream is read as ever, and where there
         is no memory to be had it is read when the bell rings."""
         without = structs.replace(welcome, shares_memory=False)
-        if welcome.shares_memory:
-            try:
-                return self._hang_doorbell(welcome, rest)
-            except OSError:
-                pass
-        try:
-            return self._hang_doorbell(without, rest)
-        except OSError:
-            return encode_all([structs.replace(without, doorbell=False), *rest])
+        for offered in (welcome, without):
+            with contextlib.suppress(OSError):
+                return self._hang_doorbell(offered, rest)
+        return encode_all([structs.replace(without, doorbell=False), *rest])
 
     def _hang_doorbell(self, welcome: Welcome, rest: Sequence[Reply]) -> bytes:
         stream = self._transport.get_extra_info("socket").fileno()

@@ -115,6 +115,10 @@ def descriptors_in_use() -> int:
     return sum(path.is_symlink() and os.readlink(path) != "anon_inode:[pidfd]" for path in paths)
 
 
+def none_left(*_: object) -> int:
+    raise OSError(24, "Too many open files")
+
+
 def opened(seq: int, room: int) -> RoomOpened:
     return RoomOpened(seq, room, 1)
 
@@ -262,9 +266,6 @@ async def test_one_that_we_end_is_not_listened_to_any_more(service: Service) -> 
 async def test_without_a_descriptor_for_it_there_is_no_doorbell(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_left(*_: int) -> int:
-        raise OSError(24, "Too many open files")
-
     monkeypatch.setattr(os, "eventfd", none_left)
     rank = RingingRank(service.path)
     welcome = await rank.join(structs.replace(hello(), rings=True))
@@ -362,9 +363,6 @@ async def test_nonsense_in_the_memory_of_a_dead_rank_is_not_heard(service: Servi
 async def test_without_memory_to_be_had_the_stream_is_read_when_it_is_rung_for(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none_left(*_: object) -> int:
-        raise OSError(24, "Too many open files")
-
     monkeypatch.setattr(os, "memfd_create", none_left)
     rank = RingingRank(service.path)
     welcome = await rank.join(structs.replace(hello(), rings=True, shares_memory=True))
