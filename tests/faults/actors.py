@@ -150,6 +150,9 @@ class Rank(Actor):
         at.ledger.owe(owed)
         return owed
 
+    def says_all(self) -> None:
+        until(lambda: self.do("has_said_all"), "the sidecar does not take what a rank says")
+
     def hears_all_settled(self) -> None:
         until(lambda: not self.do("unsettled"), "the rank does not hear that all is settled")
 

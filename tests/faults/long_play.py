@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tests.faults.actors import Decode, Rank, Sidecar, Stage
-from tests.faults.ledger import Told, until
+from tests.faults.ledger import Told
 
 ENGINES, DECODES, PORTS = 4, 6, 4
 TICK_S = (0.02, 0.3)
@@ -237,7 +237,7 @@ class LongPlay:
         rank = self._healthy(self._ranks[1:])
         if rank is None:
             return
-        until(lambda: rank.do("has_said_all"), "the sidecar does not take what a rank says")
+        rank.says_all()
         rank.kill()
         self.seen.counts["rank killed"] += 1
         ledger, number = self._stage.ledger, rank.number
