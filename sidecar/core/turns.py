@@ -9,8 +9,11 @@ from sidecar.core.deadlines import Deadlines
 from sidecar.core.endpoint_queue import Connection, EndpointQueue
 from sidecar.core.limits import OutboxLimits
 
-OFFER_BATCH = 64
-"""Notices offered to one endpoint before the next one has its turn."""
+TURN = 256
+"""Notices offered before outcomes are looked at, and shared among the endpoints that are due."""
+
+LEAST_SHARE = 64
+"""Of each endpoint, however many are due."""
 
 
 class Turns:
@@ -82,9 +85,10 @@ class Turns:
     def take_offers(self) -> list[SendNotices]:
         due, self._due = self._due, []
         offers: list[SendNotices] = []
+        share = max(TURN // len(due), LEAST_SHARE) if due else 0
         for queue in due:
             if queue.is_due:
                 queue.is_due = False
-                if batch := queue.take_offers(OFFER_BATCH):
+                if batch := queue.take_offers(share):
                     offers.append(SendNotices(queue.endpoint, batch))
         return offers

@@ -1,9 +1,11 @@
 """Outbox and Connections: attempts, back-off, and a budget of sockets."""
 
+from collections import Counter
+
 from sidecar.core.actions import CloseEndpoint, Connect, SendNotices
 from sidecar.core.connections import CHANCE_S
 from sidecar.core.keys import Outcome
-from sidecar.core.turns import OFFER_BATCH
+from sidecar.core.turns import TURN
 from tests.core.box import NOW, Box
 from tests.core.scene import E1, E2, E3, key
 
@@ -23,7 +25,7 @@ def test_everything_pending_is_due_when_the_connection_comes_up() -> None:
     box.outbox.take_actions()
     box.outbox.endpoint_up(E1, NOW + 0.001)
 
-    assert [offer.notice.room for offer in box.offers()] == [0, 1, 2]
+    assert [offer.life.room for offer in box.offers()] == [0, 1, 2]
 
 
 def test_one_is_tried_when_nothing_says_whether_there_is_a_connection() -> None:
@@ -35,11 +37,11 @@ def test_one_is_tried_when_nothing_says_whether_there_is_a_connection() -> None:
     box.outbox.handle_timer(NOW + 0.02)
     offers = box.offers()
 
-    assert [offer.notice.room for offer in offers] == [1]
+    assert [offer.life.room for offer in offers] == [1]
 
     box.hand_off(offers[0], now=NOW + 0.02)
 
-    assert [offer.notice.room for offer in box.offers()] == [2]
+    assert [offer.life.room for offer in box.offers()] == [2]
 
 
 def test_refusals_back_off() -> None:
@@ -72,20 +74,31 @@ def test_a_batch_refused_together_backs_off_once() -> None:
     assert box.outbox.next_deadline() == NOW + 0.02
     box.outbox.handle_timer(NOW + 0.02)
 
-    assert [offer.notice.room for offer in box.offers()] == [0, 1, 2]
+    assert [offer.life.room for offer in box.offers()] == [0, 1, 2]
 
 
 def test_a_long_queue_goes_out_in_batches() -> None:
     box = Box()
     box.connect()
-    for room in range(OFFER_BATCH + 5):
+    for room in range(TURN + 5):
         box.owe(room)
     first = box.offers()
     for offer in first:
         box.hand_off(offer)
 
-    assert len(first) == OFFER_BATCH
+    assert len(first) == TURN
     assert len(box.offers()) == 5
+
+
+def test_a_turn_is_shared_by_those_that_are_due() -> None:
+    box = Box()
+    for endpoint in (E1, E2):
+        box.connect(endpoint)
+    for room in range(TURN):
+        box.owe(room, E1)
+        box.owe(room, E2)
+
+    assert Counter(offer.endpoint for offer in box.offers()) == {E1: TURN // 2, E2: TURN // 2}
 
 
 def test_an_endpoint_without_anything_owed_is_closed_when_idle() -> None:
@@ -155,7 +168,7 @@ def test_a_hand_off_without_a_word_of_its_peer_is_owed_again_in_the_end() -> Non
     box.outbox.handle_timer(NOW + 5.1)
     box.outbox.handle_timer(NOW + 6.0)
 
-    assert [offer.notice.room for offer in box.offers()] == [1]
+    assert [offer.life.room for offer in box.offers()] == [1]
     assert box.ended() == []
 
 
@@ -192,7 +205,7 @@ def test_words_about_what_ended_meanwhile_do_no_harm() -> None:
     assert box.stats.hand_offs == box.stats.refusals == 0
     box.outbox.handle_timer(NOW + 1)
 
-    assert [offer.notice.room for offer in box.offers()] == [3]
+    assert [offer.life.room for offer in box.offers()] == [3]
 
 
 def test_a_socket_that_was_down_and_forgotten_to_be_tried_is_tried() -> None:
