@@ -23,13 +23,13 @@ class Form(enum.Enum):
 
 
 class Notice(Struct, frozen=True, gc=False):
-    """What decode gets: `room` failed at `prefill_rank`. `cause` and `http_status` travel only as its Form says.
+    """What decode is told of a room that has failed at `prefill_rank`, the same of all that ended alike. `cause` and
+    `http_status` travel only as its Form says.
 
     `backend` is the transfer backend of both engines (sglang `disaggregation_transfer_backend`): it decides the frames.
     Not `drained`: prefill may still be writing, and this endpoint holds its pages until it does not.
     """
 
-    room: int
     prefill_rank: int
     cause: str
     backend: str = "mooncake"

@@ -69,7 +69,7 @@ class Intake:
             room = rooms.concluded(process, fact, ttl_s, now)
             if room is None:
                 continue
-            if room.state is not _SUCCEEDED and room.handshakes:
+            if room.state is not _SUCCEEDED and room.first is not None:
                 self._tell_all(rank, room, now)
             if not room.owed:
                 rooms.note_finished(room)
@@ -126,8 +126,8 @@ class Intake:
     def _tell_all(self, rank: Rank, room: Room, now: float) -> None:
         """The life has failed: everyone who shook hands is owed a notice."""
         key = room.key
-        notice = _notice(rank, key, room)
-        for shaken in room.handshakes.values():
+        notice = rank.notice_of(room)
+        for shaken in room.handshakes:
             if shaken.is_settled:
                 continue
             owed = self._owed_notice(rank, key, shaken, notice, room)
@@ -139,7 +139,7 @@ class Intake:
     def _tell(self, rank: Rank, key: LifeKey, claim: Owe, now: float) -> None:
         """A handshake came after the end, or came again."""
         end = self._rooms.end_of(key, now)
-        owed = self._owed_notice(rank, key, claim.shaken, _notice(rank, key, end), end)
+        owed = self._owed_notice(rank, key, claim.shaken, rank.notice_of(end), end)
         if not isinstance(owed, OwedNotice):
             self._stats.notices_suppressed[owed.value] += claim.is_news
             return
@@ -170,7 +170,3 @@ class Intake:
         return OwedNotice(
             key, endpoint, seq, notice, session, since, until, is_once, best, safe, safe, state, shaken.handed_off
         )
-
-
-def _notice(rank: Rank, key: LifeKey, end: Room | BuriedEnd) -> Notice:
-    return Notice(key.room, rank.hello.prefill_rank, end.cause, rank.backend, end.http_status, end.is_drained)

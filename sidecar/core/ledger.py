@@ -15,11 +15,12 @@ Crowd: TypeAlias = dict[LifeKey, dict[DecodeEndpoint, OwedNotice]]
 
 
 class Ledger:
-    """`count` is how many are owed. A room is owed few at a time, mostly for one of its lives: a list is enough."""
+    """`count` is how many are owed. A room is owed few at a time, mostly a single one: they hang on each other
+    (`OwedNotice.sibling`), which takes no memory besides."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._by_room: dict[int, list[OwedNotice]] = {}  # of all ranks
+        self._by_room: dict[int, OwedNotice] = {}  # of all ranks, the newest
         self._crowds: dict[int, Crowd] = {}  # and those that are, or were, too many for that
         self._expiries: Expiries[OwedNotice] = Expiries()
 
@@ -28,19 +29,17 @@ class Ledger:
         return cast(OwedNotice, self._expiries.first())
 
     def find(self, life: LifeKey, endpoint: DecodeEndpoint) -> OwedNotice | None:
-        owed = self._by_room.get(life.room)
-        if owed is not None:
-            for one in owed:
-                if one.endpoint == endpoint and one.life == life:
-                    return one
-        elif (crowd := self._crowds.get(life.room)) is not None:
+        one = self._by_room.get(life.room)
+        if one is None and (crowd := self._crowds.get(life.room)) is not None:
             return crowd.get(life, {}).get(endpoint)
-        return None
+        while one is not None and not (one.endpoint == endpoint and one.life == life):
+            one = one.sibling
+        return one
 
     def older(self, key: LifeKey) -> list[OwedNotice]:
         """What older lives of the room are owed."""
-        owed = self._by_room.get(key.room)
-        if owed is not None:
+        if (newest := self._by_room.get(key.room)) is not None:
+            owed = _with_siblings(newest)
             return [one for one in owed if one.life.life < key.life and one.life.process == key.process]
         return [one for theirs in self._older_in_crowd(key) for one in theirs.values()]
 
@@ -52,15 +51,13 @@ class Ledger:
 
     def add(self, owed: OwedNotice) -> None:
         room = owed.life.room
-        siblings = self._by_room.get(room)
-        if siblings is not None:
-            siblings.append(owed)
-            if len(siblings) > CROWD:
-                self._crowds[room] = _crowd_of(self._by_room.pop(room))
-        elif room in self._crowds:
+        newest = self._by_room.get(room)
+        if newest is None and room in self._crowds:
             self._crowds[room].setdefault(owed.life, {})[owed.endpoint] = owed
         else:
-            self._by_room[room] = [owed]
+            self._by_room[room] = owed
+            if newest is not None:
+                self._hang_on(owed, newest)
         self.count += 1
         self._expiries.add(owed)
 
@@ -69,13 +66,15 @@ class Ledger:
         by_room = self._by_room
         for owed in ended:
             room = owed.life.room
-            siblings = by_room.get(room)
-            if siblings is None:
+            newest = by_room.get(room)
+            if newest is None:
                 self._remove_from_crowd(owed)
-            elif len(siblings) == 1:
+            elif newest is not owed:
+                _take_out_below(newest, owed)
+            elif owed.sibling is None:
                 del by_room[room]
             else:
-                siblings.remove(owed)
+                by_room[room], owed.sibling = owed.sibling, None
         self.count -= len(ended)
         self._expiries.note_over(len(ended))
 
@@ -91,6 +90,13 @@ class Ledger:
     def next_expiry(self) -> float | None:
         return self._expiries.next()
 
+    def _hang_on(self, owed: OwedNotice, newest: OwedNotice) -> None:
+        owed.sibling = newest
+        siblings = _with_siblings(owed)
+        if len(siblings) > CROWD:
+            self._crowds[owed.life.room] = _crowd_of(siblings)
+            del self._by_room[owed.life.room]
+
     def _older_in_crowd(self, key: LifeKey) -> Iterable[dict[DecodeEndpoint, OwedNotice]]:
         crowd = self._crowds.get(key.room, {})
         return [theirs for life, theirs in crowd.items() if life.life < key.life and life.process == key.process]
@@ -105,8 +111,25 @@ class Ledger:
             del self._crowds[owed.life.room]
 
 
-def _crowd_of(owed: Iterable[OwedNotice]) -> Crowd:
+def _with_siblings(newest: OwedNotice) -> list[OwedNotice]:
+    """The oldest first."""
+    owed: list[OwedNotice] = []
+    one: OwedNotice | None = newest
+    while one is not None:
+        owed.append(one)
+        one = one.sibling
+    return owed[::-1]
+
+
+def _take_out_below(newer: OwedNotice, owed: OwedNotice) -> None:
+    while newer.sibling is not None and newer.sibling is not owed:
+        newer = newer.sibling
+    newer.sibling, owed.sibling = owed.sibling, None
+
+
+def _crowd_of(siblings: Iterable[OwedNotice]) -> Crowd:
     crowd: Crowd = {}
-    for one in owed:
+    for one in siblings:
+        one.sibling = None
         crowd.setdefault(one.life, {})[one.endpoint] = one
     return crowd

@@ -251,8 +251,8 @@ class Outbox:
     def _note_hand_offs(self, handed_off: list[OwedNotice], now: float) -> None:
         stats = self._stats
         waits_s: list[float] = []
+        stats.hand_offs_by_form.update([owed.form for owed in handed_off])
         for owed in handed_off:
-            stats.hand_offs_by_form[owed.form] += 1
             if owed.hand_offs == 1:
                 waits_s.append(now - owed.owed_since)
             if owed.is_once:

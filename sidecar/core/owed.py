@@ -49,6 +49,7 @@ class OwedNotice(Struct, eq=False, gc=False):
     ended_at: float = 0.0
     outcome: Outcome | None = None
     listed_at: float = 0.0
+    sibling: "OwedNotice | None" = None
 
     @property
     def key(self) -> NoticeKey:

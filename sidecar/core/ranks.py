@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from sidecar.model import DecodeEndpoint, DecodeRegistered, Fact, Hello
+from sidecar.core.room import BuriedEnd, Room
+from sidecar.model import DecodeEndpoint, DecodeRegistered, Fact, Hello, Notice
 
 RANK_LIMIT = 1024
 """Processes remembered, connected or not; those that left longest ago are forgotten first."""
@@ -41,6 +42,7 @@ class Rank:
     def greet(self, hello: Hello, stream: int) -> None:
         self.hello = hello
         self.backend = hello.backend.lower()
+        self._last_notice: Notice | None = None
         self.stream: int | None = stream
         self.unacknowledged: int | None = None
         self.has_said_goodbye = False
@@ -60,6 +62,14 @@ class Rank:
                 highest = seq
         self.last_seq, self.unacknowledged = last_seq, highest
         return replayed
+
+    def notice_of(self, end: Room | BuriedEnd) -> Notice:
+        """The same object for ends that are alike: a storm brings thousands of those."""
+        last, cause, http_status, drained = self._last_notice, end.cause, end.http_status, end.is_drained
+        if last is None or last.cause != cause or last.http_status != http_status or last.drained is not drained:
+            last = Notice(self.hello.prefill_rank, cause, self.backend, http_status, drained)
+            self._last_notice = last
+        return last
 
     def take_unacknowledged(self) -> int | None:
         seq, self.unacknowledged = self.unacknowledged, None

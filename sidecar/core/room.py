@@ -11,7 +11,7 @@ import enum
 from sys import intern
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from sidecar.core.keys import LifeKey, Outcome
 from sidecar.core.owed import OwedNotice
@@ -153,7 +153,8 @@ class BuriedEnd(Struct, frozen=True, gc=False):
 
 
 class Room(Struct, eq=False, gc=False, weakref=False):
-    """`handshakes` is by endpoint. `owed` counts its notices that have not ended, `told_count` those kept that have.
+    """`first` is of the endpoint that was heard of first, mostly the only one: a dict for it alone would take as much
+    memory as all else here. `owed` counts its notices that have not ended, `told_count` those kept that have.
 
     `opened_at_s`: prefill has the request. 0: only handshakes have made the life known, and it is *early*.
     `has_newer_life`: of the room at that rank, known here. `older`: the next older one. `is_reported`: it has ended,
@@ -164,7 +165,8 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     known_since_s: float = 0.0
     opened_at_s: float = 0.0
     traceparent: str = ""
-    handshakes: dict[DecodeEndpoint, Handshake] = field(default_factory=dict)
+    first: Handshake | None = None
+    others: dict[DecodeEndpoint, Handshake] | None = None
     state: RoomState = RoomState.OPEN
     cause: str = ""
     http_status: int = 0
@@ -181,16 +183,36 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     listed_at: float = 0.0
 
     def __repr__(self) -> str:
-        return f"<Room {self.key.room}#{self.key.life} {self.state.value} endpoints={len(self.handshakes)}>"
+        return f"<Room {self.key.room}#{self.key.life} {self.state.value} endpoints={self.endpoint_count}>"
 
     @property
     def is_drained(self) -> bool:
         return self.state is _FAILED
 
     @property
+    def handshakes(self) -> list[Handshake]:
+        """The last of each endpoint, in the order in which they were first heard of."""
+        if self.first is None:
+            return []
+        return [self.first, *self.others.values()] if self.others else [self.first]
+
+    @property
+    def endpoint_count(self) -> int:
+        return (self.first is not None) + len(self.others or ())
+
+    def shaken(self, endpoint: DecodeEndpoint) -> Handshake | None:
+        first = self.first
+        if first is not None and first.endpoint == endpoint:
+            return first
+        return self.others.get(endpoint) if self.others else None
+
+    def has_place_for(self, endpoint: DecodeEndpoint) -> bool:
+        return self.endpoint_count < ENDPOINT_LIMIT or self.shaken(endpoint) is not None
+
+    @property
     def told(self) -> list[OwedNotice]:
         """Notices that have ended, of TOLD_LIMIT endpoints."""
-        return [shaken.told for shaken in self.handshakes.values() if shaken.told is not None]
+        return [shaken.told for shaken in self.handshakes if shaken.told is not None]
 
     def advance(self, given: RoomInput) -> Effect:
         self.state, effect = TABLE[self.state][given]
@@ -200,7 +222,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
         self, endpoint: DecodeEndpoint, session: str, seq: int, *, at_s: float = 0.0, handed_off: bool = False
     ) -> list[Claim]:
         effect = self.advance(RoomInput.HANDSHAKE)
-        known = self.handshakes.get(endpoint)
+        known = self.shaken(endpoint)
         is_news = known is None or seq > known.seq
         shaken = Handshake(endpoint, intern(session), seq, at_s=at_s, handed_off=handed_off)
         if is_news and effect is not Effect.NONE:
@@ -212,7 +234,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
         return [Owe(shaken, is_news)]
 
     def aborted(self, endpoint: DecodeEndpoint, seq: int, *, at_s: float = 0.0) -> list[Claim]:
-        known = self.handshakes.get(endpoint)
+        known = self.shaken(endpoint)
         if (known is not None and seq <= known.seq) or self.advance(RoomInput.ABORTED) is not Effect.SETTLE:
             return []
         if known is None:
@@ -223,7 +245,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
 
     def acknowledged(self, endpoint: DecodeEndpoint, seq: int) -> list[Claim]:
         """Only of an endpoint that shook hands, and only after the end: nobody else can have been told."""
-        known = self.handshakes.get(endpoint)
+        known = self.shaken(endpoint)
         if (
             known is None
             or seq <= max(known.seq, self.end_seq)
@@ -249,7 +271,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
 
     def settled(self, endpoint: DecodeEndpoint, seq: int) -> None:
         """The endpoint is owed nothing for this life by any fact up to `seq`."""
-        known = self.handshakes.get(endpoint)
+        known = self.shaken(endpoint)
         if known is not None and known.seq <= seq:
             known.seq, known.is_settled = seq, True
 
@@ -260,7 +282,7 @@ class Room(Struct, eq=False, gc=False, weakref=False):
     def note_ended(self, owed: OwedNotice) -> None:
         if self.owed:  # 0: it is older than this, the life was evicted and came back
             self.owed -= 1
-        known, outcome = self.handshakes.get(owed.endpoint), owed.outcome
+        known, outcome = self.shaken(owed.endpoint), owed.outcome
         if known is None:
             return
         if outcome is not None and outcome.is_settled:
@@ -282,4 +304,10 @@ class Room(Struct, eq=False, gc=False, weakref=False):
         """In place of the one that is known of that endpoint."""
         if known is not None:
             shaken.told = known.told
-        self.handshakes[shaken.endpoint] = shaken
+        endpoint = shaken.endpoint
+        if self.first is None or self.first.endpoint == endpoint:
+            self.first = shaken
+        elif self.others is None:
+            self.others = {endpoint: shaken}
+        else:
+            self.others[endpoint] = shaken

@@ -6,14 +6,14 @@ request's at another rank.
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from typing import cast
 
 from sidecar.core.deadlines import SLACK, Expiries, earliest
 from sidecar.core.keys import LifeKey
-from sidecar.core.life_index import LifeIndex
+from sidecar.core.life_index import Life, LifeIndex, Tombstone
 from sidecar.core.limits import RoomLimits
 from sidecar.core.owed import OwedNotice
 from sidecar.core.room import (
-    ENDPOINT_LIMIT,
     BuriedEnd,
     Claim,
     Effect,
@@ -32,6 +32,7 @@ _OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEED
 _SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
 _SUCCESS = TerminalStatus.SUCCESS
 
+
 GENERIC_CAUSE = "prefill gave the request up"
 """For an end whose record was evicted."""
 
@@ -47,7 +48,7 @@ class RoomTable:
         self._record_count = 0
         self._expiries: Expiries[Room] = Expiries()
         self._succeeded: deque[Room] = deque()
-        self._tombstones: OrderedDict[LifeKey, float] = OrderedDict()
+        self._tombstones: deque[Tombstone] = deque()
         self._finished: list[Room] = []
 
     def __repr__(self) -> str:
@@ -72,11 +73,11 @@ class RoomTable:
     def change_limits(self, limits: RoomLimits) -> None:
         """What is over the new bound is evicted at once."""
         self._limits = limits
-        while self._record_count > limits.records:
-            self._evict_oldest()
+        self._make_room()
 
     def find(self, key: LifeKey) -> Room | None:
-        return self._lives.find(key.process, key.room, key.life)
+        life = self._lives.find(key.process, key.room, key.life)
+        return life if isinstance(life, Room) else None
 
     def lives_of(self, process: str, room: int) -> list[Room]:
         """The oldest first."""
@@ -86,10 +87,10 @@ class RoomTable:
 
     def opened(self, key: LifeKey, now: float, *, traceparent: str = "") -> bool:
         """Whether that is news."""
-        room = self.find(key)
-        if room is None and self._is_buried(key, now):
+        life = self._lives.find(key.process, key.room, key.life)
+        if _is_buried(life, now):
             return False
-        room = room or self._add(key, now)
+        room = life if isinstance(life, Room) else self._add(key, now)
         self._early.pop(room, None)
         is_news = not room.opened_at_s
         room.opened_at_s = room.opened_at_s or now
@@ -108,17 +109,17 @@ class RoomTable:
     ) -> list[Claim]:
         """A life that nobody opens is forgotten after `ttl_s`: decode has given up by then. `endpoint`: the fact's."""
         lives = self._lives.of_room(key.process, key.room)
-        if any(room.key.life > key.life and endpoint in room.handshakes for room in lives):
+        if any(room.key.life > key.life and room.shaken(endpoint) is not None for room in lives):
             self._stats.handshakes_superseded += 1
             return []
         self._void_older(key, endpoint, fact.seq)
-        known = self.find(key)
-        if known is None and self._is_buried(key, now):
+        life = self._lives.find(key.process, key.room, key.life)
+        if _is_buried(life, now):
             if is_replay:
                 return [Reaffirm(endpoint, fact.seq)]
             return [Owe(Handshake(endpoint, fact.session, fact.seq, handed_off=fact.handed_off), is_news=True)]
-        known = known or self._add_early(key, ttl_s, now)
-        if len(known.handshakes) >= ENDPOINT_LIMIT and endpoint not in known.handshakes:
+        known = life if isinstance(life, Room) else self._add_early(key, ttl_s, now)
+        if not known.has_place_for(endpoint):
             self._stats.handshakes_over_limit += 1
             return []
         return known.handshake(endpoint, fact.session, fact.seq, at_s=now, handed_off=fact.handed_off)
@@ -126,7 +127,7 @@ class RoomTable:
     def aborted(self, key: LifeKey, endpoint: DecodeEndpoint, seq: int, now: float) -> list[Claim]:
         self._void_older(key, endpoint, seq)
         room = self.find(key)
-        if room is None or (len(room.handshakes) >= ENDPOINT_LIMIT and endpoint not in room.handshakes):
+        if room is None or not room.has_place_for(endpoint):
             return []
         return room.aborted(endpoint, seq, at_s=now)
 
@@ -138,7 +139,8 @@ class RoomTable:
         """The life, if that has changed it."""
         at_s = fact.at_s if fact.at_s <= now else now
         expires_at = at_s + ttl_s
-        room = self._lives.find(process, fact.room, fact.life)
+        life = self._lives.find(process, fact.room, fact.life)
+        room = life if isinstance(life, Room) else None
         if fact.status is _SUCCESS:
             given = _SUCCESSFUL
         elif expires_at <= now:
@@ -147,10 +149,9 @@ class RoomTable:
         else:
             given = _FAILURE if fact.drained else _UNDRAINED_FAILURE
         if room is None:
-            key = LifeKey(process, fact.room, fact.life)
-            if self._is_buried(key, now):
+            if _is_buried(life, now):
                 return None
-            room = self._add(key, now)
+            room = self._add(LifeKey(process, fact.room, fact.life), now)
         before = room.state
         effect = room.conclude(given, fact.cause, at_s, expires_at, http_status=fact.http_status)
         if room.state is before:
@@ -170,7 +171,7 @@ class RoomTable:
     def note_ended(self, ended: Sequence[OwedNotice]) -> None:
         for owed in ended:
             life = owed.life
-            if (room := self._lives.find(life.process, life.room, life.life)) is not None:
+            if isinstance(room := self._lives.find(life.process, life.room, life.life), Room):
                 room.note_ended(owed)
                 if room.finish():
                     self._finished.append(room)
@@ -187,12 +188,12 @@ class RoomTable:
 
     def end_of(self, key: LifeKey, now: float) -> Room | BuriedEnd:
         """For a life that has failed, drained or not, or is buried."""
-        room = self.find(key)
-        if room is not None:
-            return room
+        life = cast("Life", self._lives.find(key.process, key.room, key.life))
+        if isinstance(life, Room):
+            return life
         newest = self._lives.newest(key.process, key.room)
         has_newer_life = newest is not None and newest.key.life > key.life
-        return BuriedEnd(GENERIC_CAUSE, now, self._tombstones[key], has_newer_life)
+        return BuriedEnd(GENERIC_CAUSE, now, life.expires_at, has_newer_life)
 
     def open_of(self, process: str) -> list[LifeKey]:
         return [room.key for room in self._open if room.key.process == process]
@@ -218,8 +219,8 @@ class RoomTable:
         while self._early and next(iter(self._early.values())) <= now:
             self._stats.open_rooms_dropped["early"] += 1
             self._forget_open(next(iter(self._early)))
-        while self._tombstones and next(iter(self._tombstones.values())) <= now:
-            self._tombstones.popitem(last=False)
+        while self._tombstones and self._tombstones[0].expires_at <= now:
+            self._lives.remove_tombstone(self._tombstones.popleft())
 
     def next_deadline(self) -> float | None:
         early = next(iter(self._early.values())) if self._early else None
@@ -238,10 +239,6 @@ class RoomTable:
         if room is not None and room.state is RoomState.OPEN:
             self._stats.records_expired += 1
             self._forget_open(room)
-
-    def _is_buried(self, key: LifeKey, now: float) -> bool:
-        expires_at = self._tombstones.get(key)
-        return expires_at is not None and expires_at > now
 
     def _add(self, key: LifeKey, now: float) -> Room:
         if len(self._open) >= self._limits.open_rooms:
@@ -274,25 +271,45 @@ class RoomTable:
         self._records.append(room)
         self._record_count += 1
         if self._record_count > self._limits.records:
-            self._evict_oldest()
+            self._make_room()
 
-    def _evict_oldest(self) -> None:
-        """What is owed for it already stays owed; a late handshake is still answered, though without the true cause.
-        Not the one that expires first: ranks differ in how long theirs are kept."""
-        while (room := self._records.popleft()).is_over:
-            pass
-        self._record_count -= 1
-        self._bury(room)
-        self._expiries.note_over()
-        self._stats.records_evicted_early += 1
-        if room.owed:
-            self._finished.append(room)
-        if room.state is not _FAILED:
-            return
-        self._tombstones[room.key] = room.expires_at
-        if len(self._tombstones) > self._limits.tombstones:
+    def _make_room(self) -> None:
+        """Of too many records the oldest are evicted, not those that expire first: ranks differ in how long theirs are
+        kept. Some more at once: one after the other costs twice as much, memory that has not been touched for long is
+        let go faster together.
+        """
+        limit = self._limits.records
+        if self._record_count > limit:
+            self._evict(self._take_oldest(self._record_count - limit + limit // 64))
+
+    def _take_oldest(self, count: int) -> list[Room]:
+        records = self._records
+        oldest: list[Room] = []
+        while len(oldest) < count:
+            if not (room := records.popleft()).is_over:
+                oldest.append(room)
+        self._record_count -= count
+        return oldest
+
+    def _evict(self, rooms: list[Room]) -> None:
+        """What is owed for them already stays owed; a late handshake is still answered, though without the true
+        cause."""
+        lives, tombstones = self._lives, self._tombstones
+        for room in rooms:
+            room.is_over = True
+            if room.owed:
+                self._finished.append(room)
+            if room.state is not _FAILED:
+                lives.remove(room)
+                continue
+            tombstone = Tombstone(room.key, room.expires_at)
+            lives.bury(room, tombstone)
+            tombstones.append(tombstone)
+        self._expiries.note_over(len(rooms))
+        self._stats.records_evicted_early += len(rooms)
+        while len(tombstones) > self._limits.tombstones:
             self._stats.tombstones_lost += 1
-            self._tombstones.popitem(last=False)
+            self._lives.remove_tombstone(self._tombstones.popleft())
 
     def _pass_by_expired(self) -> None:
         """Ranks differ in how long theirs are kept: mostly the oldest have expired, else all are looked through."""
@@ -311,3 +328,7 @@ class RoomTable:
         """It is found no more."""
         room.is_over = True
         self._lives.remove(room)
+
+
+def _is_buried(life: Life | None, now: float) -> bool:
+    return isinstance(life, Tombstone) and life.expires_at > now

@@ -41,7 +41,7 @@ class LifeLog:
             "http_status": room.http_status or None,
             "drained": room.state is RoomState.FAILED,
             "end_took_s": round(room.concluded_at_s - room.end_began_at_s, 6) if room.end_began_at_s else None,
-            "endpoints": len(room.handshakes),
+            "endpoints": room.endpoint_count,
             "still_owed": room.owed,
             **_of_notices(room),
         }

@@ -8,7 +8,7 @@ connection.
 import itertools
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import zmq
 from zmq.backend import Socket
@@ -97,19 +97,25 @@ class Link:
             raise
         monitors.watch(self._monitor_fd, self)
 
-    def send(self, frames: Sequence[bytes]) -> None:
-        """Raises zmq.Again for a message that is not taken."""
-        send, begun = self._push.send, False
-        *others, last = frames
+    def send_all(self, messages: Iterable[list[bytes]]) -> tuple[int, zmq.ZMQError | None]:
+        """How many were taken, from the first on, and what is wrong if the next one was not just refused. The lists
+        are used up."""
+        taken, begun, send = 0, False, self._push.send
         try:
-            for frame in others:
-                send(frame, _MORE)
-                begun = True
+            for frames in messages:
+                last = frames.pop()
+                for frame in frames:
+                    send(frame, _MORE)
+                    begun = True
+                begun = False
+                send(last, DONTWAIT)
+                taken += 1
         except zmq.Again:
             if begun:  # its pipe has gone: libzmq swallows what follows, up to a last frame of the same message
                 send(last, DONTWAIT)
-            raise
-        send(last, DONTWAIT)
+        except zmq.ZMQError as error:
+            return taken, error
+        return taken, None
 
     def close(self, linger_ms: int) -> None:
         self._is_closed = True

@@ -52,25 +52,19 @@ class PushPool:
             self._lookups[endpoint] = self._loop.create_task(self._look_up(endpoint, host))
 
     def offer(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice]) -> int:
-        return self._hand_off(endpoint, [failed_frames(owed.notice, owed.form) for owed in offers])
+        return self._hand_off(endpoint, [failed_frames(owed.life.room, owed.notice, owed.form) for owed in offers])
 
     def carry(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
-        return self._hand_off(endpoint, messages)
+        return self._hand_off(endpoint, [list(frames) for frames in messages])
 
-    def _hand_off(self, endpoint: DecodeEndpoint, messages: Sequence[Sequence[bytes]]) -> int:
+    def _hand_off(self, endpoint: DecodeEndpoint, messages: list[list[bytes]]) -> int:
         link = self._links.get(endpoint)
         if link is None:
             if endpoint in self._wanted:  # there was no socket to be had before
                 self.connect(endpoint)
             return 0
-        handed_off, send = 0, link.send
-        try:
-            for frames in messages:
-                send(frames)
-                handed_off += 1
-        except zmq.Again:
-            return handed_off
-        except zmq.ZMQError as error:
+        handed_off, error = link.send_all(messages)
+        if error is not None:
             self._fault("send", endpoint, error)
         return handed_off
 

@@ -169,8 +169,10 @@ def _attributes(notifier: Notifier, room: Room) -> dict[str, Attribute]:
         "pd_sidecar.life": room.key.life,
         "pd_sidecar.process": room.key.process,
         "pd_sidecar.state": room.state.value,
-        "pd_sidecar.endpoints": [f"{one.host}:{one.port}" for one in islice(room.handshakes, ENDPOINT_LIMIT)],
-        "pd_sidecar.endpoint_count": len(room.handshakes),
+        "pd_sidecar.endpoints": [
+            f"{one.endpoint.host}:{one.endpoint.port}" for one in islice(room.handshakes, ENDPOINT_LIMIT)
+        ],
+        "pd_sidecar.endpoint_count": room.endpoint_count,
         "pd_sidecar.outcomes": sorted({owed.outcome.value for owed in told if owed.outcome}),
         "pd_sidecar.hand_offs": sum(owed.hand_offs for owed in told),
         "pd_sidecar.refusals": sum(owed.refusals for owed in told),

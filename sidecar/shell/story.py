@@ -53,7 +53,7 @@ class _Life:
             "end_took_s": room.concluded_at_s - room.end_began_at_s if room.end_began_at_s else None,
             "forgotten_in_s": room.expires_at - self._now if room.expires_at else None,
             "owed": room.owed,
-            "endpoints": [self._endpoint(shaken) for shaken in room.handshakes.values()],
+            "endpoints": [self._endpoint(shaken) for shaken in room.handshakes],
             "events": self._events(),
         }
 
@@ -119,7 +119,7 @@ def happened(notifier: Notifier, room: Room) -> Iterator[Happening]:
     yield room.opened_at_s, "prefill has the request", None
     yield room.end_began_at_s, "prefill began to give it up", None
     yield room.concluded_at_s, _END_EVENTS.get(room.state, ""), None
-    for shaken in room.handshakes.values():
+    for shaken in room.handshakes:
         endpoint = shaken.endpoint
         yield shaken.at_s, "shook hands", endpoint
         yield shaken.aborted_at_s, "gave the request up (ABORT)", endpoint

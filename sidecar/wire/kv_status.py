@@ -52,10 +52,10 @@ LAYOUTS: dict[str, Layout] = {
 _BARE = Form.BARE
 
 
-def failed_frames(notice: Notice, form: Form = Form.BARE) -> list[bytes]:
+def failed_frames(room: int, notice: Notice, form: Form = Form.BARE) -> list[bytes]:
     """The tag, room, status and rank; of more than BARE the cause; of STATUS the HTTP status, if that is known."""
     layout = LAYOUTS[notice.backend]
-    frames = [b"%d" % notice.room, KV_POLL_FAILED, _digits(notice.prefill_rank)]
+    frames = [b"%d" % room, KV_POLL_FAILED, _digits(notice.prefill_rank)]
     if layout.tag:
         frames.insert(0, layout.tag)
     if form is _BARE:

@@ -37,7 +37,7 @@ class Box:
             life=LifeKey("p", room, life),
             endpoint=endpoint,
             seq=1,
-            notice=Notice(room, 0, "gone"),
+            notice=Notice(0, "gone"),
             session=session,
             owed_since=now,
             expires_at=expires_at,

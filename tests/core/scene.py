@@ -97,7 +97,7 @@ class Scene:
         self.full: set[DecodeEndpoint] = set()
         self.open: set[DecodeEndpoint] = set()
         self.up: set[DecodeEndpoint] = set()
-        self.sent: list[tuple[DecodeEndpoint, Notice]] = []
+        self.sent: list[tuple[DecodeEndpoint, int, Notice]] = []
         self.sent_keys: list[NoticeKey] = []
         self.forms: list[Form] = []
         self.carried: list[tuple[DecodeEndpoint, tuple[bytes, ...]]] = []
@@ -252,7 +252,7 @@ class Scene:
     def _send(self, action: SendNotices) -> None:
         takes = action.endpoint in self.up and action.endpoint not in self.full
         taken = action.offers if takes else []
-        self.sent += [(action.endpoint, owed.notice) for owed in taken]
+        self.sent += [(action.endpoint, owed.life.room, owed.notice) for owed in taken]
         self.sent_keys += [owed.key for owed in taken]
         self.forms += [owed.form for owed in taken]
         self.notifier.attempted([(action, len(taken))], self.now)
@@ -272,7 +272,7 @@ class Scene:
 
     def told(self) -> list[tuple[DecodeEndpoint, int]]:
         """Endpoint and room of everything sent since the last look."""
-        told = [(endpoint, notice.room) for endpoint, notice in self.sent]
+        told = [(endpoint, room) for endpoint, room, _ in self.sent]
         self.sent.clear()
         return told
 

@@ -165,7 +165,7 @@ class TestForms:
         scene.handshake(1, 1, E1)
         scene.failed(1, 1, cause="too long", http_status=400)
         scene.failed(1, 1, cause="later", http_status=503)
-        [(_, notice)] = scene.sent
+        [(_, _, notice)] = scene.sent
 
         assert (notice.cause, notice.http_status, notice.drained) == ("too long", 400, True)
 
@@ -309,7 +309,7 @@ class TestUndrained:
 
         assert len(scene.sent) == is_told
         assert scene.notifier.stats.notices_suppressed == ({} if is_told else {"undrained": 1})
-        assert all(not notice.drained for _, notice in scene.sent)
+        assert all(not notice.drained for _, _, notice in scene.sent)
 
     @pytest.mark.parametrize("version", SGLANG_VERSIONS)
     def test_by_the_operators_word(self, version: str) -> None:

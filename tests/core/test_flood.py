@@ -13,7 +13,7 @@ CONNECTIONS, NOTICES = 4, 64
 
 def owe(outbox: Outbox, number: int, now: float) -> None:
     endpoint = DecodeEndpoint(f"10.0.{number // 250}.{number % 250}", 7001)
-    notice = Notice(number, 0, "gone")
+    notice = Notice(0, "gone")
     life = LifeKey("p", number, number)
     owed = OwedNotice(life, endpoint, number, notice, "s", owed_since=now, expires_at=now + 300.0, is_once=False)
     outbox.owe(owed, is_news=False, now=now)

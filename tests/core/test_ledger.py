@@ -20,7 +20,7 @@ STEPS = st.lists(st.tuples(st.booleans(), st.sampled_from(LIVES), st.sampled_fro
 
 
 def notice(life: LifeKey, endpoint: DecodeEndpoint) -> OwedNotice:
-    return OwedNotice(life, endpoint, 1, Notice(life.room, 0, "gone"), "s", 0.0, 300.0, is_once=False)
+    return OwedNotice(life, endpoint, 1, Notice(0, "gone"), "s", 0.0, 300.0, is_once=False)
 
 
 @pytest.fixture(autouse=True, scope="module")

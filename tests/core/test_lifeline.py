@@ -29,7 +29,7 @@ def test_every_open_room_of_a_dead_rank_is_told_after_the_grace(scene: Scene) ->
 
     scene.advance(GRACE_S)
 
-    assert {notice.cause for _, notice in scene.sent} == {DEATH_CAUSE}
+    assert {notice.cause for _, _, notice in scene.sent} == {DEATH_CAUSE}
     assert scene.told() == [(E1, 1), (E2, 2)]
     assert (scene.notifier.stats.ranks_died, scene.notifier.stats.rooms_orphaned) == (1, 2)
 

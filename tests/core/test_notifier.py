@@ -32,7 +32,7 @@ def test_the_notice_carries_rank_and_first_cause() -> None:
     scene.failed(1, 1, cause="queue full")
     scene.failed(1, 1, cause="later")
 
-    assert scene.sent == [(E1, Notice(1, 3, "queue full", "mooncake"))]
+    assert scene.sent == [(E1, 1, Notice(3, "queue full", "mooncake"))]
 
 
 def test_a_late_handshake_is_answered(scene: Scene) -> None:

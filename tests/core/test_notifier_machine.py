@@ -87,7 +87,6 @@ class NotifierMachine(RuleBasedStateMachine):
             assert action.endpoint in self.shook[action.key.life]
             return
         assert action.endpoint in life.owes(self.scene.now), "sent though nothing is owed"
-        assert action.notice.room == action.key.life.room
         for number, newer in self.of_room(action.key.life):
             if number > action.key.life.life:
                 assert action.endpoint not in newer.seen, "an old record was used against a newer life"

@@ -87,7 +87,7 @@ def test_a_connection_lost_before_that_makes_it_pending_again() -> None:
     box.outbox.endpoint_down(E1, NOW + 1)
     box.outbox.endpoint_up(E1, NOW + 2)
 
-    assert [offer.notice.room for offer in box.offers()] == [1, 2]
+    assert [offer.life.room for offer in box.offers()] == [1, 2]
     assert box.ended() == []
 
 
@@ -149,7 +149,7 @@ def test_news_of_something_handed_off_makes_it_pending() -> None:
     box.hand_off()
     box.owe(1, is_news=True, session="s2")
 
-    assert [offer.notice.room for offer in box.offers()] == [1]
+    assert [offer.life.room for offer in box.offers()] == [1]
 
 
 def test_a_newer_life_ends_what_had_its_hand_off_and_spares_the_rest() -> None:
@@ -242,7 +242,7 @@ def test_what_is_offered_is_not_offered_again_before_its_outcome() -> None:
     box.owe(2)
     [second] = box.offers()
 
-    assert (first.notice.room, second.notice.room) == (1, 2)
+    assert (first.life.room, second.life.room) == (1, 2)
 
 
 def test_attempts_at_several_endpoints_are_reported_together() -> None:
@@ -269,7 +269,7 @@ def test_news_of_something_still_pending_leaves_it_in_its_place() -> None:
     box.outbox.take_actions()
     box.outbox.endpoint_up(E1, NOW)
 
-    assert [offer.notice.room for offer in box.offers()] == [1, 2]
+    assert [offer.life.room for offer in box.offers()] == [1, 2]
     assert box.stats.notices_owed == 2
 
 

@@ -56,7 +56,7 @@ def test_it_settles_a_notice_still_owed_while_the_room_is_in_use_again(scene: Sc
     assert scene.ended() == {"decode_aborted": 1}
     room = scene.notifier.rooms.find(LifeKey("p", 1, 2))
     assert room is not None
-    assert [known.is_settled for known in room.handshakes.values()] == [False]
+    assert [known.is_settled for known in room.handshakes] == [False]
 
 
 @pytest.mark.parametrize("place", range(4))

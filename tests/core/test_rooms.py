@@ -28,7 +28,7 @@ def test_an_evicted_record_still_answers_though_without_its_cause() -> None:
     scene.failed(2, 1)
     late = scene.handshake(1, 1, E1)
 
-    assert scene.sent == [(E1, Notice(1, 0, GENERIC_CAUSE, "mooncake"))]
+    assert scene.sent == [(E1, 1, Notice(0, GENERIC_CAUSE, "mooncake"))]
     assert scene.notifier.stats.records_evicted_early == 1
     assert scene.notifier.rooms.tombstones == 1
     scene.advance(5.0)
@@ -117,6 +117,31 @@ def test_tombstones_end_with_their_time() -> None:
 
     assert scene.notifier.rooms.tombstones == 0
     assert scene.notifier.rooms.records == 0
+
+
+def test_a_life_whose_tombstone_is_void_begins_anew() -> None:
+    """Its tombstone lies behind one that is kept for longer."""
+    scene = Scene(rooms=RoomLimits(records=1))
+    scene.join("p", hello("p", ttl_s=2 * TTL_S))
+    scene.join("q")
+    scene.failed(1, 1, process="p")
+    scene.failed(1, 1, process="q")
+    scene.failed(2, 1, process="q")
+    scene.advance(TTL_S)
+    scene.opened(1, 1, process="q")
+    scene.advance(TTL_S)
+
+    assert scene.notifier.rooms.tombstones == 0
+    assert scene.notifier.rooms.find(LifeKey("q", 1, 1)) is not None
+
+
+def test_of_many_records_some_more_are_evicted_at_once() -> None:
+    scene = Scene(rooms=RoomLimits(records=640))
+    scene.join()
+    for room in range(1, 642):
+        scene.failed(room, 1)
+
+    assert (scene.notifier.rooms.records, scene.notifier.rooms.tombstones) == (630, 11)
 
 
 def test_the_oldest_open_room_makes_room() -> None:

@@ -37,7 +37,7 @@ def test_a_life_keeps_when_it_was_opened_met_and_ended() -> None:
     scene.failed(1, 1)
 
     room = life(scene)
-    assert (room.known_since_s, room.handshakes[E1].at_s, room.concluded_at_s) == (START, START + 1, START + 2)
+    assert (room.known_since_s, room.handshakes[0].at_s, room.concluded_at_s) == (START, START + 1, START + 2)
 
 
 @pytest.mark.parametrize(

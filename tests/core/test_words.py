@@ -20,7 +20,7 @@ def owed(room: int, endpoint: DecodeEndpoint = E1, seq: int = 9) -> OwedNotice:
         life=LifeKey("p", room, room + 1),
         endpoint=endpoint,
         seq=seq,
-        notice=Notice(room, 0, "gone"),
+        notice=Notice(0, "gone"),
         session="s",
         owed_since=0.0,
         expires_at=1.0,

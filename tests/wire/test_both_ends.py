@@ -14,7 +14,7 @@ from sidecar.core.ranks import Registration
 from sidecar.model import Form, Notice
 from sidecar.wire.decode_half import announced, announcement
 from sidecar.wire.kv_status import failed_frames, one_line
-from tests.wire.test_kv_status import notices
+from tests.wire.test_kv_status import notices, rooms
 
 FAMILIES = {
     "mooncake": Family.MOONCAKE,
@@ -26,18 +26,18 @@ FAMILIES = {
 
 @pytest.mark.parametrize("stands_unknown", [False, True], ids=["up_to_19", "from_20_on"])
 @pytest.mark.parametrize("backend", list(FAMILIES))
-@given(said=notices, http_status=st.sampled_from([0, 400, 499, 503, 599]))
+@given(room=rooms, said=notices, http_status=st.sampled_from([0, 400, 499, 503, 599]))
 @settings(max_examples=40, deadline=None)
 def test_the_half_reads_the_cause_and_the_status(
-    backend: str, stands_unknown: bool, said: Notice, http_status: int
+    backend: str, stands_unknown: bool, room: int, said: Notice, http_status: int
 ) -> None:
     sent = replace(said, backend=backend, http_status=http_status)
     stock = DecodeStock(FAMILIES[backend], stands_unknown=stands_unknown)
 
-    heard = read_for_decode(failed_frames(sent, Form.STATUS), stock)
+    heard = read_for_decode(failed_frames(room, sent, Form.STATUS), stock)
 
     assert isinstance(heard, Status)
-    assert (heard.room, heard.status, heard.prefill_rank) == (said.room, 0, said.prefill_rank)
+    assert (heard.room, heard.status, heard.prefill_rank) == (room, 0, said.prefill_rank)
     assert heard.http_status == (http_status or None)
     assert heard.reason == one_line(said.cause).decode()
 

@@ -152,10 +152,10 @@ class Decode:
 
     def notify(self, number: int, room: int, prefill_rank: int) -> None:
         """The sidecar's notice to rank `number`, on the wire."""
-        notice = Notice(room=room, prefill_rank=prefill_rank, cause="")
+        notice = Notice(prefill_rank=prefill_rank, cause="")
         socket = self._context.socket(zmq.PUSH)
         socket.connect(f"tcp://127.0.0.1:{self.ranks[number].port}")
-        socket.send_multipart(failed_frames(notice))
+        socket.send_multipart(failed_frames(room, notice))
         socket.close(linger=LIMIT_MS)
 
     def take_statuses(self) -> None:
