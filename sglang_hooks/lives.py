@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 
-from msgspec import Struct
-
 from sglang_hooks.life import Joined, Life, Verdict
+from sglang_hooks.tombstones import Tombstone, Tombstones
 from sidecar.model import DecodeEndpoint
 
-__all__ = ["EVICTED_CAUSE", "Joined", "Life", "LifeTable", "Losses", "Tombstone", "Verdict"]
+__all__ = ["EVICTED_CAUSE", "Joined", "Life", "LifeTable", "Losses", "Verdict"]
 
 OPEN_LIMIT = 65_536
 EARLY_LIMIT = 65_536
@@ -24,11 +23,6 @@ _SEARCH = 64
 """How many of the oldest records are looked at for one that can be spared."""
 
 EVICTED_CAUSE = "ended at prefill; the cause is no longer known"
-
-
-class Tombstone(Struct, frozen=True, gc=False):
-    number: int
-    expires_at_s: float
 
 
 @dataclass
@@ -56,15 +50,13 @@ class LifeTable:
         self.losses = Losses()
         self._ttl_s = ttl_s
         self._record_limit = record_limit
-        self._tombstone_limit = tombstone_limit
         self._last_number = 0
         self._open: OrderedDict[int, Life] = OrderedDict()
         self._early: OrderedDict[int, Life] = OrderedDict()
-        # An OrderedDict of so many, when it makes place for new ones, keeps a scheduler for 0.6 ms, a dict for a tenth.
         self._records: dict[int, Life] = {}  # by life number
         self._ends: deque[Life] = deque()  # the same, oldest end first
         self._last_end: dict[int, Life] = {}  # by room; each is in _records
-        self._tombstones: OrderedDict[int, Tombstone] = OrderedDict()  # by room
+        self._tombstones = Tombstones(tombstone_limit)
         self._expires_from_s = inf  # nothing before
 
     def open(self, room: int) -> Life:
@@ -103,8 +95,8 @@ class LifeTable:
         if not self.has_ended(room, now=now):
             return None
         life = self._last_end.get(room)
-        if life is None:
-            number = self._tombstones.pop(room).number
+        if life is None and (tombstone := self._tombstones.pop(room)) is not None:
+            number = tombstone.number
             life = Life(room=room, number=number, ending=True, concluded=True, cause=EVICTED_CAUSE, concluded_at_s=now)
             self._keep_record(life)
         return life
@@ -199,7 +191,7 @@ class LifeTable:
         return {
             "open": len(self._open),
             "early": len(self._early),
-            "records": len(self._records),
+            "records": len(self._ends),
             "tombstones": len(self._tombstones),
         }
 
@@ -210,12 +202,9 @@ class LifeTable:
     def _expire(self, now: float) -> None:
         while self._ends and self._ends[0].concluded_at_s + self._ttl_s <= now:
             self._drop_record(self._ends.popleft())
-        while self._tombstones and next(iter(self._tombstones.values())).expires_at_s <= now:
-            self._tombstones.popitem(last=False)
-        self._expires_from_s = min(
-            next((record.concluded_at_s + self._ttl_s for record in self._ends), inf),
-            next((tombstone.expires_at_s for tombstone in self._tombstones.values()), inf),
-        )
+        self._tombstones.expire(now)
+        oldest = self._ends[0].concluded_at_s + self._ttl_s if self._ends else inf
+        self._expires_from_s = min(oldest, self._tombstones.expire_from_s())
 
     def _next_life(self, room: int) -> Life:
         self._last_number += 1
@@ -223,7 +212,7 @@ class LifeTable:
 
     def _forget_end(self, room: int) -> int | None:
         life = self._last_end.pop(room, None)
-        tombstone = self._tombstones.pop(room, None)
+        tombstone = self._tombstones.pop(room)
         if life is not None:
             return life.number
         return tombstone.number if tombstone is not None else None
@@ -236,18 +225,21 @@ class LifeTable:
         is_last = opened is None or (opened.succeeded and opened.number < life.number)
         if is_last and life.room not in self._early:
             self._last_end[life.room] = life
-        if len(self._records) > self._record_limit:
+        if len(self._ends) > self._record_limit:
             self._evict_record()
 
     def _evict_record(self) -> None:
         """Of the oldest one that owes nothing, if there is one: a late decode will still be told, though not the
         cause."""
-        place = 0
-        if self._ends[0].owes:
-            place = next((place for place, life in enumerate(islice(self._ends, _SEARCH)) if not life.owes), 0)
-            self.losses.owed_evicted += place == 0
-        evicted = self._ends[place]
-        del self._ends[place]
+        evicted = self._ends.popleft()
+        if evicted.owes:
+            place = next((place for place, life in enumerate(islice(self._ends, _SEARCH - 1)) if not life.owes), None)
+            if place is None:
+                self.losses.owed_evicted += 1
+            else:
+                self._ends.appendleft(evicted)
+                evicted = self._ends[place + 1]
+                del self._ends[place + 1]
         self.losses.records_evicted += 1
         if self._drop_record(evicted):
             self._bury(evicted)
@@ -261,8 +253,5 @@ class LifeTable:
         return was_last
 
     def _bury(self, life: Life) -> None:
-        self._tombstones.pop(life.room, None)
-        self._tombstones[life.room] = Tombstone(life.number, life.concluded_at_s + self._ttl_s)
-        if len(self._tombstones) > self._tombstone_limit:
-            self._tombstones.popitem(last=False)
-            self.losses.tombstones_evicted += 1
+        is_one_lost = self._tombstones.add(Tombstone(life.room, life.number, life.concluded_at_s + self._ttl_s))
+        self.losses.tombstones_evicted += is_one_lost
