@@ -1,8 +1,10 @@
 """How long calls into the plugin take on the scheduler's own thread, as `pd_timings` of /server_info: by name pairs of
 nanoseconds, by the clock and of this thread's CPU. Only where PD_SHIM_TIMINGS names a stream socket, to which beside
-each hand-over as many bytes are sent bare; `nothing` is what taking the time takes.
+each hand-over as many bytes are sent bare, before it and after it in turns: the second of two finds the way warm.
+`nothing` is what taking the time takes.
 """
 
+import itertools
 import os
 import socket
 import threading
@@ -37,7 +39,7 @@ def apply() -> None:
     bare.connect(path)
     bare.setblocking(False)
     wrap(Outlet, "_open_outlet", _open_outlet)
-    _time(Outlet, "flush", "hand_over", when=lambda outlet, **_: outlet._unsent, then=lambda: _send_bare(bare))  # noqa: SLF001
+    _time(Outlet, "flush", "hand_over", when=lambda outlet, **_: outlet._unsent, beside=lambda: _send_bare(bare))  # noqa: SLF001
     _time(Rank, "release", "given_up", when=lambda _rank, life, *_: not life.succeeded)
     wrap(Scheduler, "get_internal_state", _get_internal_state)
 
@@ -50,16 +52,20 @@ def _open_outlet(original: Any, outlet: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _time(
-    owner: Any, name: str, called: str, *, when: Callable[..., Any], then: Callable[[], None] = lambda: None
+    owner: Any, name: str, called: str, *, when: Callable[..., Any], beside: Callable[[], None] = lambda: None
 ) -> None:
     original, main = getattr(owner, name), threading.main_thread().ident
+    whose_turn = itertools.cycle([True, False])
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != main or not when(*args, **kwargs):
             return original(*args, **kwargs)
+        if is_first := next(whose_turn):
+            beside()
         with _measured(called):
             answer = original(*args, **kwargs)
-        then()
+        if not is_first:
+            beside()
         return answer
 
     setattr(owner, name, timed)
