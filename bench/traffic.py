@@ -1,4 +1,4 @@
-"""What the plugin costs normal traffic, on a real pair: `python -m bench.traffic [--minutes 6] [--sglang 0.5.18]`.
+"""What the plugin costs normal traffic, on a real pair: `python -m bench.traffic [--minutes 12] [--sglang 0.5.18]`.
 
 Of a prefill server the plugin's hooks are taken out and put in again, request by request for the time to the first
 token, burst by burst for throughput.
@@ -19,7 +19,7 @@ from tests.pair.cores import prefill_apart
 from tests.pair.running import Pair, running_pair
 from tests.pair.traffic import Client, Order
 
-PROMPTS = {200: 0.15, 1_000: 0.25, 4_000: 0.4}
+PROMPTS = {200: 0.08, 1_000: 0.12, 4_000: 0.6}
 """Tokens, and the share of the time that each has."""
 
 CLAIMED = 4_000
@@ -107,7 +107,7 @@ def _throughput(bursts: list[Turn]) -> Figures:
 
 
 def main() -> None:
-    words = asked("python -m bench.traffic", minutes=6.0)
+    words = asked("python -m bench.traffic", minutes=12.0)
     print(json.dumps(traffic(limit_s=words.minutes * 60, sglang=words.sglang), indent=2))
 
 
