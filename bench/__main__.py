@@ -82,7 +82,7 @@ def engine_figures(*, is_quick: bool) -> dict[str, object]:
     say("what facts cost it in a real prefill server under load")
     inside = in_scheduler(limit_s=10.0 if is_quick else 60.0)
     say("normal traffic on a real pair")
-    return {"scheduler": cost, "in_scheduler": inside, "traffic": traffic(limit_s=20.0 if is_quick else 720.0)}
+    return {"scheduler": cost, "in_scheduler": inside, "traffic": traffic(limit_s=20.0 if is_quick else 960.0)}
 
 
 def say(what: str) -> None:

@@ -1,4 +1,4 @@
-"""What the plugin costs normal traffic, on a real pair: `python -m bench.traffic [--minutes 12] [--sglang 0.5.18]`.
+"""What the plugin costs normal traffic, on a real pair: `python -m bench.traffic [--minutes 16] [--sglang 0.5.18]`.
 
 Of a prefill server the plugin's hooks are taken out and put in again, request by request for the time to the first
 token, burst by burst for throughput.
@@ -19,7 +19,7 @@ from tests.pair.cores import prefill_apart
 from tests.pair.running import Pair, running_pair
 from tests.pair.traffic import Client, Order
 
-PROMPTS = {200: 0.08, 1_000: 0.12, 4_000: 0.6}
+PROMPTS = {200: 0.06, 1_000: 0.09, 4_000: 0.45}
 """Tokens, and the share of the time that each has."""
 
 CLAIMED = 4_000
@@ -27,7 +27,7 @@ CLAIMED = 4_000
 
 BURST = 8
 BURST_TOKENS = 1_000
-BURST_SHARE = 0.2
+BURST_SHARE = 0.4
 
 Figures = dict[str, object]
 
@@ -107,7 +107,7 @@ def _throughput(bursts: list[Turn]) -> Figures:
 
 
 def main() -> None:
-    words = asked("python -m bench.traffic", minutes=12.0)
+    words = asked("python -m bench.traffic", minutes=16.0)
     print(json.dumps(traffic(limit_s=words.minutes * 60, sglang=words.sglang), indent=2))
 
 
