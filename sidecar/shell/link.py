@@ -5,6 +5,7 @@ reconnect interval of -1 would go deaf for good after one refused connect, and h
 connection.
 """
 
+import contextlib
 import itertools
 import random
 import struct
@@ -112,7 +113,8 @@ class Link:
                 taken += 1
         except zmq.Again:
             if begun:  # its pipe has gone: libzmq swallows what follows, up to a last frame of the same message
-                send(last, DONTWAIT)
+                with contextlib.suppress(zmq.ZMQError):
+                    send(last, DONTWAIT)
         except zmq.ZMQError as error:
             return taken, error
         return taken, None
