@@ -231,15 +231,12 @@ class LifeTable:
     def _evict_record(self) -> None:
         """Of the oldest one that owes nothing, if there is one: a late decode will still be told, though not the
         cause."""
-        evicted = self._ends.popleft()
-        if evicted.owes:
-            place = next((place for place, life in enumerate(islice(self._ends, _SEARCH - 1)) if not life.owes), None)
-            if place is None:
-                self.losses.owed_evicted += 1
-            else:
-                self._ends.appendleft(evicted)
-                evicted = self._ends[place + 1]
-                del self._ends[place + 1]
+        place = 0
+        if self._ends[0].owes:
+            place = next((place for place, life in enumerate(islice(self._ends, _SEARCH)) if not life.owes), 0)
+            self.losses.owed_evicted += place == 0
+        evicted = self._ends[place]
+        del self._ends[place]
         self.losses.records_evicted += 1
         if self._drop_record(evicted):
             self._bury(evicted)

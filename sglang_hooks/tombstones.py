@@ -25,24 +25,19 @@ class Tombstones:
         self._limit = limit
         self._parts: list[dict[int, Tombstone]] = [{} for _ in range(PARTS)]
         self._order: deque[Tombstone] = deque()  # the oldest first; those taken out since are passed by
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._parts))
 
     def __contains__(self, room: int) -> bool:
         return room in self._parts[room % PARTS]
 
     def pop(self, room: int) -> Tombstone | None:
-        tombstone = self._parts[room % PARTS].pop(room, None)
-        self._count -= tombstone is not None
-        return tombstone
+        return self._parts[room % PARTS].pop(room, None)
 
     def add(self, tombstone: Tombstone) -> bool:
         """In place of an older one of that room. Whether another room's had to go."""
-        part = self._parts[tombstone.room % PARTS]
-        self._count += tombstone.room not in part
-        part[tombstone.room] = tombstone
+        self._parts[tombstone.room % PARTS][tombstone.room] = tombstone
         self._order.append(tombstone)
         return len(self._order) > self._limit and self._remove(self._order.popleft())
 
@@ -59,5 +54,4 @@ class Tombstones:
         if part.get(oldest.room) is not oldest:
             return False
         del part[oldest.room]
-        self._count -= 1
         return True

@@ -32,7 +32,6 @@ _OPEN, _FAILED, _SUCCEEDED = RoomState.OPEN, RoomState.FAILED, RoomState.SUCCEED
 _SUCCESSFUL, _FAILURE, _UNDRAINED_FAILURE = RoomInput.SUCCESS, RoomInput.FAILURE, RoomInput.UNDRAINED_FAILURE
 _SUCCESS = TerminalStatus.SUCCESS
 
-
 GENERIC_CAUSE = "prefill gave the request up"
 """For an end whose record was evicted."""
 
@@ -270,8 +269,7 @@ class RoomTable:
         self._expiries.add(room)
         self._records.append(room)
         self._record_count += 1
-        if self._record_count > self._limits.records:
-            self._make_room()
+        self._make_room()
 
     def _make_room(self) -> None:
         """Of too many records the oldest are evicted, not those that expire first: ranks differ in how long theirs are
